@@ -23,8 +23,7 @@ several of them to a process that later reads a big part of the file at once, du
 whatever its priority: 31 ms for a file written by the megabyte, 1.4 ms for a file written like this. TensorFlow reads a
 variable with one call."""
 _BLOCK_BYTES, _LOOKS = 64, 64
-_COMPARED_BYTES = 1024 * 1024
-_PATCHED_BYTES = 1024 * 1024
+_PIECE_BYTES = 1024 * 1024
 _SAMPLE_BYTES, _WORTH_IT = 16 * 1024, 0.8
 """Weights hardly get smaller: to try it with all of them takes longer than the comparison."""
 _LARGEST_SHARE = 4
@@ -40,17 +39,18 @@ def patch_between(base: BinaryIO, file: BinaryIO, size_bytes: int) -> bytes | No
     places: list[NDArray[np.int64]] = []
     blocks: list[NDArray[np.uint8]] = []
     count = 0
-    for start in range(0, size_bytes, _COMPARED_BYTES):
-        old, new = _blocks(base.read(_COMPARED_BYTES)), _blocks(file.read(_COMPARED_BYTES))
-        if old.shape != new.shape:
+    old, new = (np.zeros(_PIECE_BYTES, np.uint8) for _ in range(2))
+    words = np.zeros(_PIECE_BYTES // 8, np.bool_)
+    for start in range(0, size_bytes, _PIECE_BYTES):
+        if _read(base, old) != _read(file, new):
             return None
-        words = old.reshape(-1).view(np.uint64) != new.reshape(-1).view(np.uint64)
+        np.not_equal(old.view(np.uint64), new.view(np.uint64), out=words)
         differing = np.flatnonzero(words.view(np.uint64))  # of a block's eight words, eight bytes, one is true
         count += differing.size
         if count > limit:
             return None
         places.append(differing + start // _BLOCK_BYTES)
-        blocks.append(new[differing])
+        blocks.append(new.reshape(-1, _BLOCK_BYTES)[differing])
     distances = np.diff(np.concatenate([np.zeros(1, np.int64), *places])).astype("<u4")
     content = b"".join([count.to_bytes(8, "little"), distances.tobytes(), *(b.tobytes() for b in blocks)])
     sample = content[len(content) // 2 :][:_SAMPLE_BYTES]
@@ -79,11 +79,10 @@ def patched(file: BufferedRandom, base: BinaryIO, patch: bytes, size_bytes: int)
         DataLoss: this is no patch of such a file.
     """
     places, blocks = _unpacked(patch, size_bytes)
-    piece, hashed = np.zeros(_PATCHED_BYTES, np.uint8), hashlib.sha256()
-    for start in range(0, size_bytes, _PATCHED_BYTES):
-        old = np.frombuffer(base.read(min(_PATCHED_BYTES, size_bytes - start)), np.uint8)
-        piece[: (count := len(old))] = old
-        first, end = np.searchsorted(places, [start // _BLOCK_BYTES, (start + _PATCHED_BYTES) // _BLOCK_BYTES])
+    piece, hashed = np.zeros(_PIECE_BYTES, np.uint8), hashlib.sha256()
+    for start in range(0, size_bytes, _PIECE_BYTES):
+        count = min(_read(base, piece), size_bytes - start)
+        first, end = np.searchsorted(places, [start // _BLOCK_BYTES, (start + _PIECE_BYTES) // _BLOCK_BYTES])
         piece.reshape(-1, _BLOCK_BYTES)[places[first:end] - start // _BLOCK_BYTES] = blocks[first:end]
         hashed.update(piece.data[:count])
         for written in range(0, count, GENTLE_BYTES):
@@ -138,7 +137,8 @@ def _largest(size_bytes: int) -> int:
     return min(size_bytes // _LARGEST_SHARE, _LARGEST_PATCH_BYTES)
 
 
-def _blocks(data: bytes) -> NDArray[np.uint8]:
-    """uint8 of shape (blocks, 64), the last one filled up with zeros; may be read-only."""
-    data += bytes(-len(data) % _BLOCK_BYTES)
-    return np.frombuffer(data, np.uint8).reshape(-1, _BLOCK_BYTES)
+def _read(file: BinaryIO, into: NDArray[np.uint8]) -> int:
+    """Fills the array, whose rest becomes zeros at the end of the file; returns the bytes that were read."""
+    count: int = file.readinto(into.data)  # type: ignore[attr-defined]  # every binary file has it, typing's has not
+    into[count:] = 0
+    return count

@@ -5,8 +5,8 @@ Equal states are equal bytes, whether TensorFlow's own export wrote them or `wri
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import tensorflow as tf
@@ -136,8 +136,11 @@ def _is_text(value: np.ndarray) -> bool:
     return value.dtype == object
 
 
-def _is_at(file: BinaryIO, entry: Variable, value: np.ndarray) -> bool:
+def _is_at(file: BufferedReader, entry: Variable, value: np.ndarray) -> bool:
     content = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     pieces = (content[start : start + _PIECE_BYTES] for start in range(0, content.nbytes, _PIECE_BYTES))
+    found = np.zeros(_PIECE_BYTES, np.uint8)
     file.seek(entry.offset)
-    return entry.size_bytes == content.nbytes and all(file.read(one.nbytes) == one.tobytes() for one in pieces)
+    return entry.size_bytes == content.nbytes and all(
+        file.readinto(found[: one.size].data) == one.size and np.array_equal(found[: one.size], one) for one in pieces
+    )

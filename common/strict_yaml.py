@@ -19,6 +19,11 @@ _LOWEST, _HIGHEST = -(2**63), 2**64 - 1
 _MAX_INTEGER_TEXT = 80
 _EXPONENTS = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
 
+_FAULTS = (
+    yaml.YAMLError, UnicodeError, RecursionError, ValueError, OverflowError, TypeError, LookupError, AttributeError,
+)  # fmt: skip
+"""The last two where a tag is written out and its value is none, as in `!!bool maybe` and `!!timestamp x`."""
+
 
 class _StrictLoader(yaml.CSafeLoader):
     """Raises InvalidInput with the line. `place` names the file."""
@@ -66,7 +71,7 @@ def read_yaml(content: bytes, place: str) -> object:
         return yaml.load(content, Loader=type("_Loader", (_StrictLoader,), {"place": place}))  # noqa: S506 - derives from SafeLoader
     except InvalidInput:
         raise
-    except (yaml.YAMLError, UnicodeError, RecursionError, ValueError, OverflowError, TypeError) as error:
+    except _FAULTS as error:
         raise InvalidInput(f"{place} is not YAML: {error}") from error
 
 

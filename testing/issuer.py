@@ -37,10 +37,17 @@ class Issuer:
     """The issuer that the discovery document names."""
     keys: dict[str, Any] = field(default_factory=dict)
     fetched: int = 0
+    paths: list[str] = field(default_factory=list)
+    """Of all requests."""
     answers: threading.Event = field(default_factory=threading.Event)
     """Answers are held back while it is cleared."""
     codes: dict[str, dict[str, str]] = field(default_factory=dict)
     """What was asked for, by the code that was given."""
+    keys_text: bytes = b""
+    """The answer in place of its key set."""
+    elsewhere: str = ""
+    """A URL to which requests are sent on, of the path that ends with `sent_on`."""
+    sent_on: str = ""
     claims: dict[str, Any] = field(default_factory=dict)
     """Of the next ID tokens, besides those that they have always."""
 
@@ -107,13 +114,23 @@ def issuer() -> Iterator[Issuer]:
             }  # fmt: skip
             self._answer(200, made.key_set() if self.path == "/keys" else discovery)
 
+        def parse_request(self) -> bool:
+            is_whole = super().parse_request()
+            made.paths.append(self.path)
+            if not (is_whole and made.elsewhere and self.path.endswith(made.sent_on)):
+                return is_whole
+            self.send_response(302)
+            self.send_header("Location", made.elsewhere)
+            self.end_headers()
+            return False
+
         def do_POST(self) -> None:
             form = dict(parse_qsl(self.rfile.read(int(self.headers["Content-Length"])).decode()))
             found = made.redeem(form, self.headers.get("Authorization", ""))
             self._answer(200 if found else 400, found or {"error": "invalid_grant"})
 
         def _answer(self, status: int, document: object) -> None:
-            body = json.dumps(document).encode()
+            body = made.keys_text if made.keys_text and self.path == "/keys" else json.dumps(document).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

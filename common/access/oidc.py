@@ -29,6 +29,8 @@ _KEPT_SECONDS, _COOLDOWN_SECONDS = 300.0, 1.0
 _MOST_DOCUMENT_BYTES = 1 << 20
 _MOST_TOKEN_BYTES = 8192
 _SERVER_ERROR = 500
+_NOT_JSON = (ValueError, RecursionError)
+"""What json raises at a document that is none."""
 _MOST_FETCHING = 4
 """Threads that wait for an issuer; otherwise made-up tokens would make all of a service's threads wait for a slow
 issuer."""
@@ -132,7 +134,7 @@ class Oidc:
                         cooldown_duration=_COOLDOWN_SECONDS,
                     )  # fmt: skip
             self._client.get_signing_key(_key_id(token))
-        except jwt.PyJWKClientConnectionError as error:
+        except (jwt.PyJWKClientConnectionError, *_NOT_JSON) as error:
             raise Unavailable(f"the keys of {self.config.issuer} cannot be fetched") from error
         except jwt.PyJWTError:
             return  # There is no such key; `principal_of` raises.
@@ -166,12 +168,12 @@ class Oidc:
             with self._asking():
                 endpoint = self._endpoint("token_endpoint")
                 request = urllib.request.Request(endpoint, urlencode(form).encode(), headers)  # noqa: S310  # checked
-                with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310  # as above
+                with _opened(request) as answer:
                     return str(json.loads(answer.read(_MOST_DOCUMENT_BYTES))["id_token"])
         except urllib.error.HTTPError as error:
             refusal = Unauthenticated if error.code < _SERVER_ERROR else Unavailable
             raise refusal(f"the issuer gives no token for this login: {error}") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, *_NOT_JSON, KeyError, TypeError) as error:
             raise Unavailable(f"{config.issuer} gives no token: {error}") from error
 
     def _endpoint(self, name: str) -> str:
@@ -224,14 +226,26 @@ class Oidc:
         """The issuer's document, which says where the keys are. Raises Unavailable."""
         url = f"{self.config.issuer.rstrip('/')}/.well-known/openid-configuration"
         try:
-            with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310  # _check_url has seen it
+            with _opened(urllib.request.Request(url)) as answer:  # noqa: S310  # _check_url has seen it
                 document = json.loads(answer.read(_MOST_DOCUMENT_BYTES))
             if document["issuer"] != self.config.issuer:
                 raise ValueError("the document is of another issuer")
             _check_url(str(document["jwks_uri"]))
             return dict(document)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, *_NOT_JSON, KeyError, TypeError) as error:
             raise Unavailable(f"{url} cannot be read: {error}") from error
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """An issuer that sends elsewhere gives no answer: the dashboard's secret would go along, maybe in plain text."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _opened(request: urllib.request.Request) -> Any:
+    """Raises OSError."""
+    return urllib.request.build_opener(_NoRedirects).open(request, timeout=_TIMEOUT_SECONDS)
 
 
 def is_jwt(token: str) -> bool:

@@ -17,7 +17,7 @@ from common.access.guard import Guard
 from common.errors import InvalidInput, Unauthenticated, Unavailable
 from common.process.health import Health
 from common.process.web import COMMON_RULES, create_app
-from testing.issuer import AUDIENCE, Issuer, issuer, rsa_key
+from testing.issuer import AUDIENCE, CLIENT, CLIENT_SECRET, Issuer, issuer, rsa_key
 from testing.rows import each_row
 from testing.waiting import wait_until
 
@@ -95,7 +95,9 @@ _WRONG = {
     "changed": _changed,
     "of an unknown key": lambda made: made.token("x", key=rsa_key("of a stranger")),
     "of a stranger's key under a known id": lambda made: made.token("a", key=rsa_key("of a stranger")),
+    "of a key by a path": lambda made: made.token("../keys/a", key=made.keys["a"]),
     "nothing": lambda made: "a.b.c",
+    "of nested lists": lambda made: base64.urlsafe_b64encode(b"[" * 4500).decode() + ".e30.e30",
     "too long": lambda made: made.token(more="x" * 9000),
 }
 
@@ -146,6 +148,32 @@ def test_an_issuer_that_is_away_or_another_is_said_to_be(tmp_path: Path, made: I
         access.identify(f"Bearer {made.token()}")
     made.stated_issuer = made.url
     assert access.identify(f"Bearer {made.token()}").name == "ada"
+
+
+@each_row("text", [b"<html>", b'"\xff"', b"[" * 100_000])
+def test_keys_that_are_no_json_are_none(tmp_path: Path, made: Issuer, text: bytes) -> None:
+    access = _access(tmp_path, made)
+    made.keys_text = text
+    with pytest.raises(Unavailable, match="cannot be fetched"):
+        access.identify(f"Bearer {made.token()}")
+
+
+@each_row("path", ["/openid-configuration", "/keys", "/token"])
+def test_an_issuer_that_sends_elsewhere_is_not_followed(tmp_path: Path, made: Issuer, path: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(CLIENT_SECRET)
+    access = _access(tmp_path, made, client_id=CLIENT, client_secret_file=str(secret))
+
+    def log_in() -> None:
+        access.identify(f"Bearer {made.token()}")
+        assert access.issuer is not None
+        access.issuer.id_token_of("code", made.url, verifier="v")
+
+    with issuer() as other:
+        other.keys, made.elsewhere, made.sent_on = made.keys, f"{other.url}{path}", path
+        with pytest.raises((Unavailable, Unauthenticated)):
+            log_in()
+        assert other.paths == []
 
 
 _ROOT = {"claim": "g", "value": "v", "roles": ["root"]}

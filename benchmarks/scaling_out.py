@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from benchmarks.many_models import serving
 from benchmarks.report import Cell, publish
+from common.registry.reporting import QUIET_SECONDS
 from services.registry.reports import NEXT_SECONDS
 from services.serving.tests.support.standalone_server import StandaloneServer
 
@@ -31,7 +32,6 @@ _LOADS = (0.5, 0.9, 1.5, 2.5, 3.9, 5.0)
 """Of what the two replicas answer at most: for ten minutes, from one second to the next."""
 _LOAD_SECONDS = 600.0
 _INGEST_EVENTS, _PARTITION_BYTES, _EVENT_BYTES = 200_000, 10_000_000, 100
-_HEARTBEAT_SECONDS = 5.0
 _PLATFORMS = ((3, 10_000), (30, 100_000), (300, 500_000), (1_000, 1_000_000))
 """(replicas of serving, events/s)"""
 
@@ -125,7 +125,7 @@ def load_of(replicas: int, events: int) -> dict[str, Cell]:
         "partitions": max(math.ceil(events * _EVENT_BYTES / _PARTITION_BYTES), ingest),
         "log MB/s, 3 copies": 3 * events * _EVENT_BYTES / 1e6,
         "REGISTRY_MAX_WATCHERS (at most 1,000)": replicas,
-        "registry messages/s": (replicas + ingest) / NEXT_SECONDS + replicas / _HEARTBEAT_SECONDS,
+        "registry messages/s": (replicas + ingest) / NEXT_SECONDS + replicas / QUIET_SECONDS,
     }
 
 
@@ -145,7 +145,7 @@ def main() -> None:
     notes = [
         f"{_INGEST_EVENTS:,} events/s for each replica of ingest (benchmarks.ingest), of {_EVENT_BYTES} bytes",
         f"assumed: {_PARTITION_BYTES / 1e6:.0f} MB/s for each partition",
-        f"registry messages: of an instance every {NEXT_SECONDS:g} s, of a watch every {_HEARTBEAT_SECONDS:g} s",
+        f"registry messages: of an instance every {NEXT_SECONDS:g} s, of a watch every {QUIET_SECONDS:g} s",
     ]
     publish("capacity", "What a large platform asks, calculated", [load_of(*size) for size in _PLATFORMS], notes=notes)
 

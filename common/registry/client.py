@@ -32,7 +32,7 @@ from common.registry.files import FileTransfer, digest_of, manifest_of
 from common.registry.forgotten import Forgotten, forgotten_from_json
 from common.registry.jobs import Job, JobKind, JobState
 from common.registry.live import Evidence
-from common.registry.reporting import Report
+from common.registry.reporting import QUIET_SECONDS, Report
 from common.registry.teams import Offer, Orders, TeamState
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
@@ -41,7 +41,7 @@ __all__ = ["RegistryClient", "digest_of", "manifest_of"]
 
 Answer = TypeVar("Answer", bound=Message)
 # Three times the longest pause between heartbeats.
-_SILENCE_SECONDS = 15.0
+_SILENCE_SECONDS = 3 * QUIET_SECONDS
 _NEAR = ("127.0.0.1:", "localhost:")
 
 
@@ -354,7 +354,7 @@ class RegistryClient:
     def watch(self, since_revision: int = 0) -> Iterator[Change]:
         """Changes as they happen, heartbeats included; reconnects are the caller's (it raises Unavailable).
 
-        A registry that is silent for 15 s counts as away. Closing the iterator ends the watch.
+        A registry that is silent for 22.5 s counts as away. Closing the iterator ends the watch.
 
         Raises:
             Overloaded: the registry has as many watchers as it takes.

@@ -9,6 +9,7 @@ from pydantic_settings import SettingsConfigDict
 from common.definition.identity import MAX_PARAMETERS
 from common.process.logs import LogFormat
 from common.process.settings import ServiceSettings
+from common.registry.reporting import QUIET_SECONDS
 
 
 class RegistrySettings(ServiceSettings):
@@ -79,7 +80,7 @@ class RegistrySettings(ServiceSettings):
     """Newest entries of the audit log that are kept, and up to a tenth more. Export older entries before."""
     max_watchers: int = Field(64, ge=1, le=1000)
     """Watchers at once; each holds one thread."""
-    heartbeat_seconds: float = Field(5.0, gt=0, le=5)
+    heartbeat_seconds: float = Field(QUIET_SECONDS, gt=0, le=QUIET_SECONDS)
     """A watcher hears at least this often."""
 
     @classmethod

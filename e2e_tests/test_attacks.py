@@ -6,6 +6,7 @@ as one of what is not.
 
 import base64
 import contextlib
+import gzip
 import hashlib
 import hmac
 import http.client
@@ -189,6 +190,8 @@ _SCHEMA = json.dumps(
 _SOURCE = {"topic": "t", "format": "avro", "schema_registry": "http://169.254.169.254/latest"}
 _ELSEWHERE = json.dumps({**json.loads(_SCHEMA), "source": {"kafka": _SOURCE}}).encode()
 _MODEL_BODY = json.dumps({"stream": STREAM, "files": {}, "by": "operator"}).encode()
+_OUTSIDE = {"path": "saved_model/../../x", "size_bytes": 1, "digest": "0" * 64}
+_PUSH = json.dumps({"files": [_OUTSIDE], "by": "operator", "reason": "r"}).encode()
 _OVER_HTTP = {
     # who: what                                                 service, method, path, who, headers, body, statuses
     "nobody lists models": ("registry", "GET", "/v1/models", "", {}, b"", {401}),
@@ -251,6 +254,22 @@ _OVER_HTTP = {
     "ingest's token trains": ("trainer", "POST", f"/v1/models/{MODEL}:train", "ingest", {}, _BY, {403}),
     "an author sends services elsewhere": (
         "registry", "PUT", "/v1/streams/mine", "author", {}, _ELSEWHERE, {400},
+    ),
+    "a pushed file beside its folder": (
+        "registry", "POST", f"/v1/models/{MODEL}:push", "operator", {}, _PUSH, {400},
+    ),
+    "a body of nested lists": (
+        "registry", "POST", f"/v1/models/{MODEL}:pause", "operator", {}, b"[" * 100_000, {400},
+    ),
+    "a body that inflates a thousand times": (
+        "ingest", "POST", f"{_OF_STREAM}/events", "sender", {"Content-Encoding": "gzip"},
+        gzip.compress(bytes(32 << 20)), {400, 413},
+    ),
+    "a name that would be a line of the log": (
+        "registry", "GET", "/v1/models/x%0AERROR%20forged%1B%5B31m", "predictor", {}, b"", {403},
+    ),
+    "a logout by a form of another type": (
+        "registry", "POST", "/logout", "", {"Content-Type": "text/plain"}, b"token=x", {400, 401, 403},
     ),
     "an expired JWT": ("registry", "GET", "/v1/models", "jwt expired", {}, b"", {401}),
     "a JWT for another audience": ("registry", "GET", "/v1/models", "jwt for others", {}, b"", {401}),
@@ -335,6 +354,9 @@ def test_credentials_twice_are_none(world: World) -> None:
     both = (*world.metadata("viewer"), *world.metadata("stranger"))
     for metadata in (both, both[::-1]):
         assert world.call("registry", f"{_REGISTRY}/ListModels", registry_pb2.ListModelsRequest(), metadata) is _WHO
+    for more, code in (((), grpc.StatusCode.OK), ((("x", "y" * 40_000),), grpc.StatusCode.RESOURCE_EXHAUSTED)):
+        metadata = (*world.metadata("viewer"), *more)
+        assert world.call("registry", f"{_REGISTRY}/ListModels", registry_pb2.ListModelsRequest(), metadata) is code
     head = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     lines = "".join(f"Authorization: Bearer {world.tokens[name]}\r\n" for name in ("viewer", "operator"))
     assert _statuses(world, "registry", f"{head}{lines}\r\n".encode(), 1) == [400]

@@ -1,8 +1,10 @@
 """Webhooks: signed, in order, tried again, given up openly, and not told twice by a registry that was started again."""
 
+import contextlib
 import hashlib
 import hmac
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -64,9 +66,9 @@ def receiver() -> Iterator[Receiver]:
     found.server.server_close()
 
 
-def started(hook: Webhook, catalog: Catalog, tmp_path: Path) -> tuple[Webhooks, Stop]:
-    stop = Stop()
-    webhooks = Webhooks((hook,), catalog, PlacesInFiles(tmp_path / "webhooks"), stop=stop, backoff=SOON)
+def started(hook: Webhook, catalog: Catalog, tmp_path: Path, *, timeout_seconds: float = 10.0) -> tuple[Webhooks, Stop]:
+    stop, places = Stop(), PlacesInFiles(tmp_path / "webhooks")
+    webhooks = Webhooks((hook,), catalog, places, stop=stop, backoff=SOON, timeout_seconds=timeout_seconds)
     webhooks.start()
     wait_until(lambda: (tmp_path / "webhooks" / f"{hook.name}.json").exists(), "it has a place in the log")
     return webhooks, stop
@@ -105,6 +107,31 @@ def test_what_happens_is_told_in_order_signed_and_once(receiver: Receiver, catal
     wait_until(lambda: len(receiver.told) == 5, "the failure is told, and nothing twice")
     assert receiver.told[4]["data"]["reason"] == "the loss is not a number"
     stopped(stop, catalog)
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 100 Continue\r\n\r\n", b"x"])
+def test_a_receiver_that_never_ends_its_answer_is_given_up(catalog: Catalog, tmp_path: Path, answer: bytes) -> None:
+    over = threading.Event()
+
+    def trickle(wire: socket.socket) -> None:
+        with wire, contextlib.suppress(OSError):
+            while not over.wait(0.01):
+                wire.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as door:
+
+        def take() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=trickle, args=(door.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=take, daemon=True).start()
+        hook = Webhook("ops", f"http://127.0.0.1:{door.getsockname()[1]}/", SECRET, ("verdict",))
+        webhooks, stop = started(hook, catalog, tmp_path, timeout_seconds=0.1)
+        publish(catalog)
+        wait_until(lambda: webhooks.listed()[0]["given_up"] == 1, "it is given up")
+        over.set()
+        stopped(stop, catalog)
 
 
 def test_what_nobody_takes_is_given_up_openly_and_the_next_is_told(

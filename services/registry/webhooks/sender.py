@@ -10,9 +10,11 @@ import hmac
 import http.client
 import json
 import logging
+import socket
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -79,8 +81,9 @@ class Webhooks:
         *,
         stop: Stop,
         backoff: Backoff = _BACKOFF,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
     ) -> None:
-        self._senders = [_Sender(hook, catalog, places, stop, backoff) for hook in hooks]
+        self._senders = [_Sender(hook, catalog, places, stop, backoff, timeout_seconds) for hook in hooks]
 
     def start(self) -> None:
         for sender in self._senders:
@@ -92,8 +95,10 @@ class Webhooks:
 
 
 class _Sender:
-    def __init__(self, hook: Webhook, catalog: Catalog, places: Places, stop: Stop, backoff: Backoff) -> None:
-        self.hook = hook
+    def __init__(
+        self, hook: Webhook, catalog: Catalog, places: Places, stop: Stop, backoff: Backoff, timeout_seconds: float
+    ) -> None:
+        self.hook, self._timeout_seconds = hook, timeout_seconds
         self._catalog, self._stop, self._backoff = catalog, stop, backoff
         self._places = places
         self._results = deque[Result](maxlen=_LISTED)
@@ -144,15 +149,19 @@ class _Sender:
         parts = urlsplit(self.hook.url)
         assert parts.hostname is not None
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname, parts.port, timeout=_TIMEOUT_SECONDS)
+        connection = kind(parts.hostname, parts.port, timeout=self._timeout_seconds)
+        whole = threading.Timer(self._timeout_seconds, _break_off, (connection,))
+        whole.daemon = True
         headers = {"Content-Type": "application/cloudevents+json", SIGNATURE: signature(self.hook.secret, body)}
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        whole.start()
         try:
             connection.request("POST", target, body, headers)
             status = connection.getresponse().status
         except (OSError, http.client.HTTPException) as error:
             return f"no answer: {error}"[:300], False
         finally:
+            whole.cancel()
             connection.close()
         return str(status), status in _TAKEN
 
@@ -174,6 +183,13 @@ class _Sender:
             "trouble": self._trouble,
             "results": [asdict(result) for result in reversed(list(self._results))],
         }
+
+
+def _break_off(connection: http.client.HTTPConnection) -> None:
+    """A receiver that says "100 Continue" or a letter of its answer now and then would hold its thread for ever: the
+    connection's own timeout begins anew with each byte."""
+    with suppress(OSError, AttributeError):  # there is no socket yet, or it is closed
+        connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 def signature(secret: str, body: bytes, *, at: float | None = None) -> str:

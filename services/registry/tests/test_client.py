@@ -404,6 +404,27 @@ def test_a_patch_that_is_cut_or_forged_is_refused(tmp_path: Path) -> None:
             patched(file, io.BytesIO(before), wrong, len(after))
 
 
+class _Counted(io.BytesIO):
+    read_bytes = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
+        self.read_bytes += len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        count = super().readinto(buffer)
+        self.read_bytes += count
+        return count
+
+
+def test_files_without_anything_in_common_are_compared_at_some_places_only() -> None:
+    random = np.random.default_rng(1)
+    old, new = (_Counted(random.bytes(5 << 20)) for _ in range(2))
+    assert patch_between(old, new, 5 << 20) is None
+    assert old.read_bytes + new.read_bytes < 64 * 1024
+
+
 class ElsewhereRegistry(registry_pb2_grpc.RegistryServiceServicer):
     """Names a path and a URL for a file, and gives its bytes to a caller that takes neither."""
 

@@ -6,12 +6,12 @@ import keras
 import numpy as np
 import pytest
 
-from common.definition.keras_names import ACTIVATIONS, INITIALIZERS, Named
+from common.definition.keras_names import INITIALIZERS, Named
 from common.definition.model import parse_definition
 from common.schema import Schema
 from services.trainer import determinism
 from services.trainer.families.building import build
-from services.trainer.families.estimators.layers import activation_of, initializer_of
+from services.trainer.families.estimators.layers import initializer_of
 from services.trainer.tests.support.small_rounds import SCHEMA, definition
 
 FEATURES = {"x": {"type": "numeric"}, "code": {"type": "identity", "size": 5, "out_of_range": "clip"},
@@ -21,14 +21,6 @@ FEATURES = {"x": {"type": "numeric"}, "code": {"type": "identity", "size": 5, "o
 def network(**parameters: Any) -> keras.Model:
     said = definition(estimator="dnn_classifier", features=FEATURES, parameters={"hidden_units": [8], **parameters})
     return build(parse_definition(said), Schema.from_mapping(SCHEMA), {}, None, seed=5).network
-
-
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_every_activation_is_kerass_of_that_name(name: str) -> None:
-    options = {key: 0.5 for key, option in ACTIVATIONS[name].options.items() if option.is_required}
-    values = np.linspace(-2, 2, 8, dtype=np.float32).reshape(2, 4)
-    expected = getattr(keras.activations, name)(values, **options)
-    np.testing.assert_array_equal(activation_of(Named(name, options))(values), expected)
 
 
 @pytest.mark.covers("init-family")

@@ -8,7 +8,7 @@ import tensorflow as tf
 from services.trainer.families.estimators.layers import FactorTerms, rows_of
 from services.trainer.learn import checkpoint
 from services.trainer.learn.training import Training
-from services.trainer.tests.families.test_estimators import EXAMPLES, FEW, built
+from services.trainer.tests.families.test_estimators import EXAMPLES, built
 from services.trainer.tests.support.small_rounds import FEATURES
 
 DENSE = {name: FEATURES[name] for name in ("x", "word", "word_vector")}
@@ -58,23 +58,6 @@ def test_the_order_in_which_features_are_listed_does_not_matter() -> None:
         for model, given in ((one, examples), (two, same_examples))
     ]
     np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.covers("loss-pointwise")
-@pytest.mark.parametrize("loss", ["mean_squared_error", "mean_absolute_error", "huber", "log_cosh"])
-def test_every_loss_of_a_regressor_is_keras_of_that_name(loss: str) -> None:
-    model, examples, _ = built(
-        {"estimator": "linear_regressor", "label": "amount", "features": FEW, "parameters": {"loss": loss}}
-    )
-    rng = np.random.default_rng(3)
-    weights = tf.constant(rng.uniform(0.5, 2.0, examples.count), tf.float32)
-    outputs = model.outputs(examples.columns, training=True)["amount"]
-    expected = keras.losses.get(loss)(examples.labels["amount"][:, tf.newaxis], outputs[:, tf.newaxis])
-    np.testing.assert_allclose(
-        model.loss(examples.columns, examples.labels, {"amount": weights}),
-        np.average(np.asarray(expected), weights=np.asarray(weights)),
-        rtol=1e-5,
-    )
 
 
 @pytest.mark.covers("est-canned-nn", "norm-batch")

@@ -193,8 +193,12 @@ def test_a_vocabulary_file_is_an_asset_and_words_that_are_known_unknown_or_empty
     assert model.transformed({"word": words}).columns["word"].numpy().tolist() == [[0], [1], [2], [2]]
     answered = tf.saved_model.load(str(tmp_path / "saved_model")).signatures["serving_default"](word=words)
     assert answered["logits"].numpy().tolist() == [1.0, 2.0, 4.0, 4.0]
-    with pytest.raises(InvalidInput, match=r"export: assets names 'card.md', expected a file of the definition: model"):
-        parse_definition({name: content for name, content in files.items() if name != "card.md"})
+    for missing, sentence in (
+        ("card.md", "export: assets names 'card.md', expected a file of the definition: model"),
+        ("words.txt", r"no file words\.txt"),
+    ):
+        with pytest.raises(InvalidInput, match=sentence):
+            parse_definition({name: content for name, content in files.items() if name != missing})
 
 
 def _floats(value: float) -> tf.train.Feature:
@@ -251,16 +255,6 @@ def test_an_export_of_other_weights_does_not_pass_the_check(tmp_path: Path, lear
     done, (new, _, _) = learned("linear_classifier"), built(CASES["linear_classifier"])
     with pytest.raises(DefinitionFailedError, match=r"does not answer as the model does: serving_default, .* differs"):
         export.check(done.saved_model, export.trial_of(new, EXAMPLES[:4]), fresh_process(), tmp_path)
-
-
-def test_a_row_alone_and_in_a_batch_gets_the_same_answer(learned: Callable[[str], Learned]) -> None:
-    done = learned("wide_deep_classifier")
-    model, raw = done.model, done.raw
-    together = model.serve(raw)["probability"].numpy()
-    alone = [
-        model.serve({name: value[row : row + 1] for name, value in raw.items()})["probability"][0] for row in range(5)
-    ]
-    np.testing.assert_allclose(alone, together[:5], rtol=1e-6)
 
 
 TWO_INPUTS = """

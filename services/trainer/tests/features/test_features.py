@@ -1,7 +1,6 @@
 """Every kind of feature by hand, the same in training, in the compiled graph and in the exported model."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 from common.definition.feature_section import parse_features
-from common.errors import InvalidInput
 from common.schema import Schema
 from services.trainer.families.estimators.layers import Counts, EmbeddingTable
 from services.trainer.features.parsing import absent_rows, parse
@@ -298,12 +296,3 @@ def test_serving_refuses_what_training_sets_aside() -> None:
     assert serve({"code": tf.constant([2], tf.int64)})["f"].numpy().tolist() == [[2]]
     with pytest.raises(tf.errors.InvalidArgumentError, match=r'\[input \\"code\\": the value is not from 0 to 2\]'):
         serve({"code": tf.constant([2, 3], tf.int64)})
-
-
-def test_a_vocabulary_file_is_read_from_the_definition(tmp_path: Path) -> None:
-    features = {"f": {"type": "vocabulary", "of": "word", "file": "words.txt", "oov": "drop"}}
-    specs = parse_features(features, {"words.txt": b"b\na\n"})
-    column = Transform(specs, ["f"], {}, SCHEMA)({"word": tf.constant(["a"])}).columns["f"]
-    assert column.numpy().tolist() == [[1]]
-    with pytest.raises(InvalidInput, match=r"no file words\.txt"):
-        parse_features(features, {})

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-_NOT_BENCHMARKS = {"__init__", "__main__", "report", "readings"}
+_NOT_BENCHMARKS = {"__init__", "__main__", "freshness_models", "paired", "report", "readings"}
 _ONLY_WHEN_NAMED = {"compose"}
 """Needs a container engine and the images."""
 _TIMEOUT_SECONDS = 900

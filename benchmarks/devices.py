@@ -9,6 +9,8 @@ network, and two layers of 4096 units, whose products of matrices are what a GPU
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -22,21 +24,6 @@ from headrace.local.variants import VariantProcess, machine, question
 _ROWS = (1, 16, 64, 256, 1024, 4096)
 _SAVE_SECONDS = 300
 _DIGITS = ("model", "stream")
-
-
-def save_wide(directory: Path) -> None:
-    import keras
-    import tensorflow as tf
-
-    keras.utils.set_random_seed(7)
-    units = 4096
-    x = hidden = keras.Input((units,), name="x", dtype="float32")
-    for _ in range(2):
-        hidden = keras.layers.Dense(units, activation="relu")(hidden)
-    signature = [tf.TensorSpec([None, units], tf.float32, name="x")]
-    keras.Model(x, keras.layers.Dense(10, name="y")(hidden)).export(
-        str(directory), input_signature=signature, verbose=False
-    )
 
 
 def save_digits(directory: Path) -> None:
@@ -57,12 +44,11 @@ def save_digits(directory: Path) -> None:
     tf.saved_model.save(module, str(directory), signatures=answer.get_concrete_function(pixels))
 
 
-_MODELS = {"network": save, "digits": save_digits, "wide": save_wide}
-
-
-def _save(model: str, directory: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.devices", "save", model, str(directory)]
-    subprocess.run(command, timeout=_SAVE_SECONDS, check=True)
+_MODELS: Mapping[str, Callable[[Path], None]] = {
+    "network": save,
+    "digits": save_digits,
+    "wide": partial(save, units=(4096, 4096, 4096)),
+}
 
 
 def _measured(model: str, directory: Path, device: str, seconds: float) -> tuple[list[dict[str, Cell]], str]:
@@ -93,7 +79,8 @@ def main(seconds: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for model in _MODELS:
             directory = Path(folder) / model
-            _save(model, directory)
+            save_it = [sys.executable, "-m", "benchmarks.devices", "save", model, str(directory)]
+            subprocess.run(save_it, timeout=_SAVE_SECONDS, check=True)
             for device in devices:
                 found, processor = _measured(model, directory, device, seconds)
                 lines += found

@@ -8,7 +8,6 @@ once the lineage is added: capturing the final weights, their digest, writing an
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import socket
@@ -18,8 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -36,8 +34,10 @@ from common.examples.codec import ExampleCodec
 from common.registry.catalog import Lease, OffsetRange, RoundPlan
 from common.registry.client import RegistryClient, manifest_of
 from common.schema import Schema
+from examples.flights.replay import events
 from services.trainer.plan import lineage
 from services.trainer.settings import TrainerSettings
+from testing.registry_server import RegistryServer
 
 _FLIGHTS = Path(__file__).parents[1] / "examples" / "flights"
 _EXAMPLES_PER_RECORD = 2_000
@@ -72,12 +72,15 @@ def main() -> int:
     if arguments.round:
         print(json.dumps(_round(json.loads(arguments.round))))
         return 0
-    with tempfile.TemporaryDirectory(prefix="headrace-once-") as folder, _registry(Path(folder)) as address:
-        end = _filled(Path(folder), address)
-        results: dict[float, list[Measured]] = {_NEVER_SECONDS: [], arguments.interval: []}
+    results: dict[float, list[Measured]] = {_NEVER_SECONDS: [], arguments.interval: []}
+    with tempfile.TemporaryDirectory(prefix="headrace-once-") as folder, ExitStack() as stack:
+        registry = RegistryServer(Path(folder) / "registry")
+        stack.callback(registry.stop)
+        registry.start()
+        end = _filled(Path(folder), registry.address)
         for _ in range(arguments.repeats):
             for interval, found in results.items():
-                found.append(_in_a_process(Path(folder), address, end, interval, arguments.passes))
+                found.append(_in_a_process(Path(folder), registry.address, end, interval, arguments.passes))
     return _publish(results[_NEVER_SECONDS], results[arguments.interval], arguments.interval)
 
 
@@ -233,40 +236,13 @@ def _filled(directory: Path, address: str) -> int:
     with closing(RegistryClient(address, timeout_seconds=_READY_SECONDS)) as registry:
         registry.register_stream("flights", schema.to_json())
     codec = ExampleCodec(schema)
-    examples = map(codec.encode, _flights())
+    examples = map(codec.encode, events(None))
     with closing(open_event_log(f"segments:{directory}/log")) as log:
         log.create_topic("examples.flights", partition_count=1)
         while part := list(islice(examples, _EXAMPLES_PER_RECORD)):
             headers = RecordHeaders(1, len(part), round(time.time(), 6), os.urandom(16))
             log.append("examples.flights", 0, [NewRecord(tfrecord.frame(part), headers)])
         return log.end_position("examples.flights")[0]
-
-
-def _flights() -> Iterator[dict[str, Any]]:
-    spec = importlib.util.spec_from_file_location("flights_replay", _FLIGHTS / "replay.py")
-    assert spec is not None
-    assert spec.loader is not None
-    replay = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(replay)
-    events: Iterator[dict[str, Any]] = replay.events(None)
-    return events
-
-
-@contextmanager
-def _registry(directory: Path) -> Iterator[str]:
-    """The address of a registry process."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
-    process = subprocess.Popen(
-        [sys.executable, "-m", "services.registry"],
-        env=os.environ | {"REGISTRY_HTTP_PORT": "0", "REGISTRY_GRPC_PORT": str(port),
-                          "REGISTRY_DATA_DIR": str(directory / "registry"), "REGISTRY_LOG_LEVEL": "WARNING"},
-    )  # fmt: skip
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(20)
 
 
 if __name__ == "__main__":

@@ -116,25 +116,16 @@ def _short_rounds(files: Mapping[str, bytes]) -> dict[str, bytes]:
 def keras_seconds(of: Followed, events: Sequence[Mapping[str, Any]]) -> float:
     """Of one bare Keras `fit` of the same model over these events, with the passes of its definition; compiled before,
     the arrays in memory."""
-    from benchmarks.training import keras_pass, seconds_of
-    from common.definition.model import parse_definition
+    from benchmarks.training import keras_pass, model_of, seconds_of
     from common.examples.codec import ExampleCodec
     from common.schema import Schema
-    from services.trainer.families.model import BuiltModel
-    from services.trainer.families.user_module import load_user_module
     from services.trainer.features.parsing import parse
-    from services.trainer.features.statistics import Fitting
-    from services.trainer.learn import adapters
 
-    definition, schema = parse_definition(of.files), Schema.from_mapping(of.schema)
+    schema = Schema.from_mapping(of.schema)
     codec = ExampleCodec(schema)
     raw = parse([codec.encode(event) for event in events], schema.columns).raw
     arrays = {name: values.numpy() for name, values in raw.items()}
-    fitting = Fitting(definition.features, schema, {})
-    fitting.add(arrays)
     with tempfile.TemporaryDirectory() as folder:
-        module = load_user_module(definition, of.files, digest="0" * 64, directory=Path(folder))
-        model = adapters.build(definition, schema, fitting.result(), module, seed=1)
-        assert isinstance(model, BuiltModel)
+        model = model_of(of.files, schema, arrays, Path(folder))
         [taken] = seconds_of(keras_pass(model, arrays))
-    return statistics.median(taken[1:]) * definition.training.passes
+    return statistics.median(taken[1:]) * model.definition.training.passes

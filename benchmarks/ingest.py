@@ -36,6 +36,7 @@ from common.registry.client import RegistryClient
 from common.schema import Schema
 from protos import ingest_pb2 as pb
 from protos import ingest_pb2_grpc
+from testing.registry_server import RegistryServer
 
 STREAM = "flights"
 _CONNECTIONS = 4
@@ -106,26 +107,22 @@ class Platform:
     ) -> None:
         """Without an event log: segments in the directory. Settings: INGEST_*, without the prefix."""
         self._caller = caller
-        self.http_port, self.grpc_port, registry_http, registry_grpc = free_ports(4)
-        common = {**os.environ, "REGISTRY_LOG_LEVEL": "WARNING", "INGEST_LOG_LEVEL": "WARNING"}
-        self._registry = subprocess.Popen(
-            [sys.executable, "-m", "services.registry"],
-            env=common | {"REGISTRY_HTTP_PORT": str(registry_http), "REGISTRY_GRPC_PORT": str(registry_grpc),
-                          "REGISTRY_DATA_DIR": str(directory / "registry"),
-                          **{f"REGISTRY_{name}": value for name, value in settings.items() if name.startswith("TLS_")}},
-        )  # fmt: skip
+        self.http_port, self.grpc_port = free_ports(2)
+        of_tls = {f"REGISTRY_{name}": value for name, value in settings.items() if name.startswith("TLS_")}
+        self._registry = RegistryServer(directory / "registry", {"REGISTRY_LOG_LEVEL": "WARNING", **of_tls})
+        self._registry.begin()
         tls = Tls.of(TlsFiles(authorities=caller.ca_file)) if caller.ca_file else None
-        client = RegistryClient(f"127.0.0.1:{registry_grpc}", timeout_seconds=_READY_SECONDS, tls=tls)
+        client = RegistryClient(self._registry.address, timeout_seconds=_READY_SECONDS, tls=tls)
         client.register_stream(STREAM, json.dumps(SCHEMA))
         client.close()
         os.sched_setaffinity(0, server_cores)  # inherited by the process that is started now
         started = time.perf_counter()
         self.ingest = psutil.Process(subprocess.Popen(
             [sys.executable, "-m", "services.ingest"],
-            env=common | {"INGEST_HTTP_PORT": str(self.http_port), "INGEST_GRPC_PORT": str(self.grpc_port),
-                          "INGEST_REGISTRY_ADDRESS": f"127.0.0.1:{registry_grpc}",
-                          "INGEST_EVENT_LOG": event_log or f"segments:{directory}/log",
-                          **{f"INGEST_{name.upper()}": value for name, value in settings.items()}},
+            env=os.environ | {"INGEST_HTTP_PORT": str(self.http_port), "INGEST_GRPC_PORT": str(self.grpc_port),
+                              "INGEST_REGISTRY_ADDRESS": self._registry.address, "INGEST_LOG_LEVEL": "WARNING",
+                              "INGEST_EVENT_LOG": event_log or f"segments:{directory}/log",
+                              **{f"INGEST_{name.upper()}": value for name, value in settings.items()}},
         ).pid)  # fmt: skip
         os.sched_setaffinity(0, load_cores)
         self.start_seconds = self._time_until("/healthz", started)
@@ -142,8 +139,7 @@ class Platform:
     def stop(self) -> None:
         self.ingest.terminate()
         self.ingest.wait(20)
-        self._registry.terminate()
-        self._registry.wait(20)
+        self._registry.stop()
 
     def _time_until(self, path: str, started: float) -> float:
         while time.perf_counter() - started < _READY_SECONDS:
@@ -165,10 +161,9 @@ def over_http_from(
             if caller.ca_file
             else http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         )
-        headers = {"content-type": content_type, **caller.headers}
 
         def send() -> None:
-            connection.request("POST", f"/v1/streams/{STREAM}/events", body, headers)
+            connection.request("POST", f"/v1/streams/{STREAM}/events", body, {"content-type": content_type})
             answer = connection.getresponse()
             content = answer.read()
             if answer.status != 200:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ import tensorflow as tf
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from benchmarks.ingest import SCHEMA, STREAM, Load, Platform, made_up_events, over_http_from, requests_per_second
+from benchmarks.log_to_tensors import BATCH, rates_of, ways_to_read
 from benchmarks.report import Cell, publish
 from common.eventlog import tfrecord
 from common.eventlog.kafka_log import KafkaLog
@@ -37,7 +38,6 @@ from testing.kafka.kafka_server import KafkaServer
 _EVENTS = 5_000
 _CHUNK_EVENTS = 2_000
 """About as many as ingest puts into a record (INGEST_CHUNK_BYTES is 512 KiB)."""
-_BATCH = 1024
 _REPEATS = 3
 _READ_EXAMPLES = 300_000
 _IN_FLIGHT = 8
@@ -82,9 +82,7 @@ def main() -> int:
         "kafka_to_tensors",
         "From Kafka: examples per second, 11 features",
         reading,
-        notes=[
-            f"Medians of {_REPEATS} repeats taken in turns over {_READ_EXAMPLES:,} examples; batches of {_BATCH:,}."
-        ],
+        notes=[f"Medians of {_REPEATS} repeats taken in turns over {_READ_EXAMPLES:,} examples; batches of {BATCH:,}."],
     )
     return 0
 
@@ -174,30 +172,17 @@ def _reading(address: str) -> list[dict[str, Cell]]:
     parse = tf.function(
         lambda batch: tf.io.parse_example(batch, _FEATURES), input_signature=[tf.TensorSpec([None], tf.string)]
     )
-    works: dict[str, Callable[[], int]] = {
-        "kafka-python consumer": lambda: _consumed(address, end, count),
-        "read": lambda: sum(record.headers.example_count for record in log.read(_TOPIC, 0, 0, end)),
-        "read, check, cut": lambda: sum(map(len, _batches(log, end))),
-        "Kafka to tensors": lambda: sum(
-            int(parse(tf.constant(batch))["late"].shape[0]) for batch in _batches(log, end)
-        ),
-    }
-    rates: dict[str, list[float]] = {name: [] for name in works}
-    for turn in range(_REPEATS + 1):
-        for name, work in works.items():
-            started = time.perf_counter()
-            done = work()
-            if turn:  # the first warms up
-                rates[name].append(done / (time.perf_counter() - started))
+    works = {"kafka-python consumer": lambda: _consumed(address, end, count), **ways_to_read(log, _TOPIC, end, parse)}
+    rates = rates_of(works, _REPEATS)
     log.close()
-    plain = statistics.median(rates["kafka-python consumer"])
+    plain = rates["kafka-python consumer"].median
     return [
         {
             "path": name,
-            "examples/s": round(statistics.median(found)),
-            "slowest": round(min(found)),
-            "fastest": round(max(found)),
-            "of the consumer": statistics.median(found) / plain,
+            "examples/s": round(found.median),
+            "slowest": round(min(found.values)),
+            "fastest": round(max(found.values)),
+            "of the consumer": found.median / plain,
         }
         for name, found in rates.items()
     ]
@@ -222,17 +207,6 @@ def _consumed(address: str, end: int, count: int) -> int:
         consumer.poll(timeout_ms=500)
     consumer.close()
     return count
-
-
-def _batches(log: KafkaLog, end: int) -> Iterator[list[bytes]]:
-    waiting: list[bytes] = []
-    for record in log.read(_TOPIC, 0, 0, end):
-        waiting += tfrecord.cut(record.value)[0]
-        while len(waiting) >= _BATCH:
-            yield waiting[:_BATCH]
-            del waiting[:_BATCH]
-    if waiting:
-        yield waiting
 
 
 if __name__ == "__main__":

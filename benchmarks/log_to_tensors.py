@@ -1,15 +1,15 @@
-"""Row 11, the log's half: log to tensors beside tf.data.TFRecordDataset over the same segment files, and appending
-beside a raw file append with fdatasync of the same bytes."""
+"""Row 11, the log's half: log to tensors beside tf.data.TFRecordDataset over the same segment files.
+
+Appending beside a raw file is in `benchmarks.ingest`.
+"""
 
 import os
 import random
-import shutil
 import statistics
 import tempfile
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,14 +20,15 @@ import tensorflow as tf
 
 from benchmarks.report import Cell, publish
 from common.eventlog import tfrecord
-from common.eventlog.base import NewRecord, RecordHeaders
+from common.eventlog.base import EventLog, NewRecord, RecordHeaders
 from common.eventlog.segment_log import SegmentLog
 from protos.example_pb2 import Example
 
 _EXAMPLES = 200_000
 _EXAMPLES_PER_RECORD = 256
-_BATCH = 1024
+BATCH = 1024
 _REPEATS = 11
+_TOPIC = "examples.bench"
 _TARGET = 0.8
 _TRUSTED_SPREAD = 1.5
 _INTEGERS = ("month", "day", "hour", "minute", "distance")
@@ -38,6 +39,8 @@ _FEATURES = (
     | {name: tf.io.FixedLenFeature([], tf.float32) for name in _FLOATS}
     | {name: tf.io.FixedLenFeature([], tf.string) for name in _STRINGS}
 )
+
+Parse = Callable[[tf.Tensor], Mapping[str, tf.Tensor]]
 
 
 def _examples(count: int) -> list[bytes]:
@@ -57,40 +60,38 @@ def _examples(count: int) -> list[bytes]:
     return [different[number % len(different)] for number in range(count)]
 
 
-def _record(value: bytes, example_count: int) -> NewRecord:
-    return NewRecord(value, RecordHeaders(1, example_count, time.time(), uuid.uuid4().bytes))
-
-
 def _filled(directory: Path) -> SegmentLog:
     log = SegmentLog(directory)
-    log.create_topic("examples.bench", partition_count=1)
+    log.create_topic(_TOPIC, partition_count=1)
     examples = _examples(_EXAMPLES)
     for start in range(0, _EXAMPLES, _EXAMPLES_PER_RECORD):
         chunk = examples[start : start + _EXAMPLES_PER_RECORD]
-        log.append("examples.bench", 0, [_record(tfrecord.frame(chunk), len(chunk))])
+        headers = RecordHeaders(1, len(chunk), time.time(), uuid.uuid4().bytes)
+        log.append(_TOPIC, 0, [NewRecord(tfrecord.frame(chunk), headers)])
     return log
 
 
-def _batches(log: SegmentLog) -> Iterable[list[bytes]]:
+def batches(log: EventLog, topic: str, end: int) -> Iterable[list[bytes]]:
+    """The examples of the records before `end`, as many as BATCH at a time."""
     waiting: list[bytes] = []
-    for record in log.read("examples.bench", 0, 0, log.end_position("examples.bench")[0]):
+    for record in log.read(topic, 0, 0, end):
         waiting += tfrecord.cut(record.value)[0]
-        while len(waiting) >= _BATCH:
-            yield waiting[:_BATCH]
-            del waiting[:_BATCH]
+        while len(waiting) >= BATCH:
+            yield waiting[:BATCH]
+            del waiting[:BATCH]
     if waiting:
         yield waiting
 
 
-def _read(log: SegmentLog) -> int:
-    return sum(
-        record.headers.example_count
-        for record in log.read("examples.bench", 0, 0, log.end_position("examples.bench")[0])
-    )
-
-
-def _read_and_cut(log: SegmentLog) -> int:
-    return sum(len(batch) for batch in _batches(log))
+def ways_to_read(log: EventLog, topic: str, end: int, parse: Parse) -> dict[str, Callable[[], int]]:
+    """Three ways to read the records before `end`, each further than the one before; to how many examples there are."""
+    return {
+        "read": lambda: sum(record.headers.example_count for record in log.read(topic, 0, 0, end)),
+        "read, check, cut": lambda: sum(map(len, batches(log, topic, end))),
+        "log to tensors": lambda: sum(
+            int(parse(tf.constant(batch))["late"].shape[0]) for batch in batches(log, topic, end)
+        ),
+    }
 
 
 def _parse(batch: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -99,20 +100,12 @@ def _parse(batch: tf.Tensor) -> dict[str, tf.Tensor]:
     return features
 
 
-def _log_to_tensors(log: SegmentLog, parse: Callable[[tf.Tensor], dict[str, tf.Tensor]]) -> int:
-    return sum(int(parse(tf.constant(batch))["late"].shape[0]) for batch in _batches(log))
-
-
 def _to_tensors(dataset: tf.data.Dataset) -> int:
     return sum(int(batch["late"].shape[0]) for batch in dataset)
 
 
-def _count(dataset: tf.data.Dataset) -> int:
-    return sum(int(batch.shape[0]) for batch in dataset)
-
-
 @dataclass(frozen=True)
-class _Rates:
+class Rates:
     """Units per second over the repeats. Other work on the machine only slows a repeat down, so where slowest and
     fastest lie far apart, the fastest and the CPU time say more than the median."""
 
@@ -124,18 +117,18 @@ class _Rates:
         return statistics.median(self.values)
 
 
-def _rates(works: dict[str, Callable[[], int]]) -> dict[str, _Rates]:
+def rates_of(works: Mapping[str, Callable[[], int]], repeats: int) -> dict[str, Rates]:
     """The rates of each; the repeats take turns, so that a busy moment of the machine meets all alike."""
     rates: dict[str, list[float]] = {name: [] for name in works}
     cpu: dict[str, list[float]] = {name: [] for name in works}
-    for turn in range(_REPEATS + 1):
+    for turn in range(repeats + 1):
         for name, work in works.items():
             started, cpu_started = time.perf_counter(), time.process_time()
             done = work()
             if turn > 0:  # the first warms up
                 rates[name].append(done / (time.perf_counter() - started))
                 cpu[name].append((time.process_time() - cpu_started) / done)
-    return {name: _Rates(tuple(rates[name]), statistics.median(cpu[name])) for name in works}
+    return {name: Rates(tuple(rates[name]), statistics.median(cpu[name])) for name in works}
 
 
 def _disturbance(rows: list[dict[str, Cell]]) -> list[str]:
@@ -146,24 +139,20 @@ def _disturbance(rows: list[dict[str, Cell]]) -> list[str]:
     return [f"DISTURBED: repeats differ by up to {spread:.1f}x; do not quote the ratio of medians of this run."]
 
 
-def _reading(directory: Path) -> list[dict[str, Cell]]:
+def _measured(directory: Path) -> list[dict[str, Cell]]:
     """Pipelines and functions are built before the clock starts, on both sides."""
     log = _filled(directory)
-    files = sorted(str(file) for file in directory.glob("examples.bench/0/*.tfrecord"))
+    files = sorted(str(file) for file in directory.glob(f"{_TOPIC}/0/*.tfrecord"))
     parse = tf.function(_parse, input_signature=[tf.TensorSpec([None], tf.string)])
-    raw = tf.data.TFRecordDataset(files).batch(_BATCH)
+    raw = tf.data.TFRecordDataset(files).batch(BATCH)
     parsed = raw.map(_parse)
     tuned = raw.map(_parse, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
-    rates = _rates(
-        {
-            "read": lambda: _read(log),
-            "read, check, cut": lambda: _read_and_cut(log),
-            "TFRecordDataset, batch": lambda: _count(raw),
-            "log to tensors": lambda: _log_to_tensors(log, parse),
-            "TFRecordDataset to tensors": lambda: _to_tensors(parsed),
-            "the same, parallel map and prefetch": lambda: _to_tensors(tuned),
-        }
-    )
+    of_dataset: dict[str, Callable[[], int]] = {
+        "TFRecordDataset, batch": lambda: sum(int(batch.shape[0]) for batch in raw),
+        "TFRecordDataset to tensors": lambda: _to_tensors(parsed),
+        "the same, parallel map and prefetch": lambda: _to_tensors(tuned),
+    }
+    rates = rates_of(ways_to_read(log, _TOPIC, log.end_position(_TOPIC)[0], parse) | of_dataset, _REPEATS)
     log.close()
     ours = rates["log to tensors"]
     rows: list[dict[str, Cell]] = []
@@ -184,109 +173,24 @@ def _reading(directory: Path) -> list[dict[str, Cell]]:
     return rows
 
 
-def _raw_append(directory: Path, values: list[bytes], threads: int) -> int:
-    lock = threading.Lock()
-    path = directory / uuid.uuid4().hex
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
-
-    def append(value: bytes) -> None:
-        with lock:
-            os.write(descriptor, value)
-            os.fdatasync(descriptor)
-
-    _spread(append, values, threads)
-    os.close(descriptor)
-    path.unlink()
-    return sum(map(len, values))
-
-
-def _log_append(directory: Path, values: list[bytes], threads: int) -> int:
-    log = SegmentLog(directory)
-    topic = f"examples.{uuid.uuid4().hex}"
-    log.create_topic(topic, partition_count=1)
-    _spread(lambda value: log.append(topic, 0, [_record(value, 1)]), values, threads)
-    log.close()
-    shutil.rmtree(directory / topic)
-    return sum(map(len, values))
-
-
-def _spread(append: Callable[[bytes], object], values: list[bytes], threads: int) -> None:
-    def work(mine: list[bytes]) -> None:
-        for value in mine:
-            append(value)
-
-    running = [threading.Thread(target=work, args=(values[number::threads],)) for number in range(threads)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-
-
-def _appending(directory: Path) -> list[dict[str, Cell]]:
-    rows: list[dict[str, Cell]] = []
-    for threads, count, examples_per_record in (
-        (1, 1000, 1),
-        (16, 4000, 1),
-        (1, 300, 256),
-        (8, 600, 256),
-        (1, 60, 4096),
-    ):
-        value = tfrecord.frame(_examples(examples_per_record))
-        values = [value] * count
-
-        def ours(values: list[bytes] = values, threads: int = threads) -> int:
-            return _log_append(directory, values, threads)
-
-        def raw(values: list[bytes] = values, threads: int = threads) -> int:
-            return _raw_append(directory, values, threads)
-
-        rates = _rates({"log": ours, "raw": raw})
-        ours_median, raw_median = rates["log"].median, rates["raw"].median
-        rows.append(
-            {
-                "append": f"{len(value):,} bytes, {threads} thread{'s' if threads > 1 else ''}",
-                "records/s": ours_median / len(value),
-                "MB/s": ours_median / 1e6,
-                "slowest": min(rates["log"].values) / 1e6,
-                "fastest": max(rates["log"].values) / 1e6,
-                "raw MB/s": raw_median / 1e6,
-                "raw slowest": min(rates["raw"].values) / 1e6,
-                "raw fastest": max(rates["raw"].values) / 1e6,
-                "ratio": ours_median / raw_median,
-            }
-        )
-    return rows
-
-
 def main() -> None:
     with tempfile.TemporaryDirectory(dir="build") as folder:
-        reading = _reading(Path(folder) / "reading")
-        appending = _appending(Path(folder) / "appending")
+        rows = _measured(Path(folder) / "reading")
     facts: dict[str, Cell] = {
         "examples": _EXAMPLES,
         "examples_per_record": _EXAMPLES_PER_RECORD,
         "example_bytes": len(_examples(1)[0]),
-        "batch": _BATCH,
+        "batch": BATCH,
         "repeats": _REPEATS,
     }
     publish(
         "log_to_tensors",
         "Log to tensors, beside tf.data.TFRecordDataset on the same files",
-        reading,
+        rows,
         notes=[
             f"Medians of {_REPEATS} repeats taken in turns; pipelines are built before the clock starts.",
             "Tensors are tf.io.parse_example over 11 features; both sides verify every checksum.",
-            *_disturbance(reading),
-        ],
-        facts=facts,
-    )
-    publish(
-        "log_append",
-        "Appending to the log, beside a raw file append with fdatasync of the same bytes",
-        appending,
-        notes=[
-            "The log flushes twice per commit (values, then index), the raw file once per record.",
-            *_disturbance(appending),
+            *_disturbance(rows),
         ],
         facts=facts,
     )

@@ -18,12 +18,12 @@ import psutil
 import tensorflow as tf
 
 from benchmarks.report import Cell, publish
-from benchmarks.serving_load.processes import answers, free_ports, process, wait_until
 from benchmarks.training import Arrays, built, digits, flights, platform_pass, schema_of
 from common.registry.client import RegistryClient
 from common.registry.reporting import Part, Report, Served
 from services.trainer import determinism
 from services.trainer.summaries.statistics import RoundStatistics
+from testing.registry_server import RegistryServer
 
 _REPEATS = 5
 _REPORTS, _MODELS, _EVERY_SECONDS = 500, 10, 2.0
@@ -66,19 +66,16 @@ def _report() -> Report:
 
 def _of_reports() -> list[dict[str, Cell]]:
     with tempfile.TemporaryDirectory() as directory:
-        http, grpc = free_ports(2)
-        settings = {
-            "REGISTRY_DATA_DIR": f"{directory}/registry", "REGISTRY_HTTP_PORT": str(http),
-            "REGISTRY_GRPC_PORT": str(grpc),
-        }  # fmt: skip
-        with process([sys.executable, "-m", "services.registry"], settings, Path(directory) / "log") as running:
-            wait_until(lambda: answers(f"http://127.0.0.1:{http}/readyz"), "the registry being ready")
-            client, server = RegistryClient(f"127.0.0.1:{grpc}"), psutil.Process(running.pid)
-            client.report(_report())
-            before = sum(server.cpu_times()[:2])
-            sent = _cpu_seconds(lambda: [client.report(_report()) for _ in range(_REPORTS)])
-            taken = sum(server.cpu_times()[:2]) - before
-            client.close()
+        registry = RegistryServer(Path(directory) / "registry")
+        registry.start()
+        assert registry.process is not None
+        client, server = RegistryClient(registry.address), psutil.Process(registry.process.pid)
+        client.report(_report())
+        before = sum(server.cpu_times()[:2])
+        sent = _cpu_seconds(lambda: [client.report(_report()) for _ in range(_REPORTS)])
+        taken = sum(server.cpu_times()[:2]) - before
+        client.close()
+        registry.stop()
     return [
         {
             "what": f"a report of {_MODELS} models: {sender}", "CPU us": seconds / _REPORTS * 1e6,

@@ -6,7 +6,6 @@ rate (an open loop: no client waits for an answer before its next request), ever
 Goodput counts the answers that came within it.
 
     python -m benchmarks.overload
-    python -m benchmarks.overload save DIR UNITS LAYERS | load URL BODY RATE SECONDS DEADLINE_MS OUT  (its own children)
 """
 
 import json
@@ -26,7 +25,7 @@ import psutil
 
 from benchmarks.report import Cell, publish
 from benchmarks.serving_load import load, processes
-from benchmarks.serving_load.open_loop import OpenLoop, http_request, run_in_real_time
+from benchmarks.serving_load.model import saved, write_body
 
 _SECONDS = int(os.environ.get("BENCH_SECONDS", "8"))
 _SETTLE_SECONDS = 4.0
@@ -37,27 +36,12 @@ _LIGHT_PER_SECOND = 50
 _SPARE_CONNECTIONS = 64
 _PEAK_CONNECTIONS = 128
 _HEAVY, _LIGHT = "heavy", "light"
-_SIZES = {_HEAVY: (4096, 5), _LIGHT: (16, 2)}
-"""Units of a hidden layer, and how many: a batch of 64 keeps `heavy` busy for 60 to 100 ms, so that three times its
+_UNITS = {_HEAVY: (64, *[4096] * 5), _LIGHT: (64, 16, 16)}
+"""Of the input and the hidden layers: a batch of 64 keeps `heavy` busy for 60 to 100 ms, so that three times its
 capacity is some 2,000 requests per second, which cost front and generator a small part of a core."""
-_INPUTS = 64
 _GOODPUT_TARGET, _REFUSAL_TARGET_MS = 0.95, 5.0
 _REFUSED = (429, 503)
 _NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-
-
-def save(directory: Path, units: int, layers: int) -> None:
-    """A dense network of 64 inputs, `layers` hidden layers and 10 outputs."""
-    import keras
-    import tensorflow as tf
-
-    keras.utils.set_random_seed(7)
-    x = hidden = keras.Input((_INPUTS,), name="x", dtype="float32")
-    for _ in range(layers):
-        hidden = keras.layers.Dense(units, activation="relu")(hidden)
-    y = keras.layers.Dense(10, activation="softmax", name="y")(hidden)
-    signature = [tf.TensorSpec([None, _INPUTS], tf.float32, name="x")]
-    keras.Model(x, y).export(str(directory), input_signature=signature, verbose=False)
 
 
 @dataclass(frozen=True)
@@ -83,7 +67,7 @@ class _Instance:
 def _serving(directory: Path) -> Iterator[_Instance]:
     """Both models over one front, from folders."""
     models = "\n".join(
-        f'config {{ name: "{name}" base_path: "{directory / name}" model_platform: "tensorflow" }}' for name in _SIZES
+        f'config {{ name: "{name}" base_path: "{directory / name}" model_platform: "tensorflow" }}' for name in _UNITS
     )
     config = directory / "models.config"
     config.write_text(f"model_config_list {{ {models} }}\n")
@@ -103,29 +87,11 @@ def _serving(directory: Path) -> Iterator[_Instance]:
         yield _Instance(url, psutil.Process(front.pid))
 
 
-def _body(path: Path) -> Path:
-    row = np.random.default_rng(1).standard_normal(_INPUTS).astype(np.float32)
-    path.write_text(json.dumps({"instances": [[float(f"{value:.9g}") for value in row]]}))
-    return path
-
-
-def _generate(arguments: list[str]) -> None:
-    """One open loop, as a separate process."""
-    url, body, rate, seconds, deadline_ms, out = arguments
-    request = http_request(url, Path(body).read_bytes())
-    head, _, rest = request.partition(b"\r\n")
-    request = head + b"\r\nX-Request-Timeout-Ms: " + deadline_ms.encode() + b"\r\n" + rest
-    host, _, port = url.split("/")[2].partition(":")
-    run_in_real_time()
-    # As many as can be waiting for an answer at once, and some.
-    connections = _SPARE_CONNECTIONS + int(float(rate) * float(deadline_ms) / 1000)
-    rows = OpenLoop((host, int(port)), request, float(rate), float(seconds), connections=connections).run()
-    np.save(out, rows)
-
-
 def _open_loop(url: str, body: Path, rate: float, seconds: float, out: Path) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "benchmarks.overload", "load", url, str(body), str(rate), str(seconds)]
-    return subprocess.Popen([*command, str(_DEADLINE_MS), str(out)])
+    # As many as can be waiting for an answer at once, and some.
+    connections = _SPARE_CONNECTIONS + int(rate * _DEADLINE_MS / 1000)
+    given = (url, body, rate, seconds, out, connections, _DEADLINE_MS)
+    return subprocess.Popen([sys.executable, "-m", "benchmarks.serving_load.open_loop", *map(str, given)])
 
 
 def _answered(rows: np.ndarray, kept: np.ndarray) -> np.ndarray:
@@ -200,22 +166,12 @@ def _measure(instance: _Instance, body: Path, directory: Path) -> _Overload:
 
 
 def main() -> None:
-    match sys.argv[1:]:
-        case ["load", *arguments]:
-            _generate(arguments)
-            return
-        case ["save", model_dir, units, layers]:
-            save(Path(model_dir), int(units), int(layers))
-            return
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
-        for name, size in _SIZES.items():
-            target = str(directory / name / "1")
-            command = [sys.executable, "-m", "benchmarks.overload", "save", target, *map(str, size)]
-            quiet = subprocess.DEVNULL
-            subprocess.run(command, env=os.environ | _NO_GPU, check=True, timeout=120, stdout=quiet, stderr=quiet)
+        for name, units in _UNITS.items():
+            saved(directory / name / "1", units)
         with _serving(directory) as instance:
-            overload = _measure(instance, _body(directory / "body.json"), directory)
+            overload = _measure(instance, write_body(directory / "body.json"), directory)
             reasons = _refusals(instance.url)
         peak, rate = overload.peak, overload.rate
         heavy = _line(_HEAVY, np.load(directory / "heavy.npy"), rate)

@@ -32,6 +32,7 @@ import numpy as np
 
 from benchmarks.report import Cell, publish
 from benchmarks.serving_load.grpc_load import PREDICT, predict_request
+from benchmarks.startup import predict_when_served
 from headrace.compose.docker_cli import run_docker
 from headrace.compose.platform import ComposeLauncher
 from headrace.files.definition_folder import read_folder
@@ -289,13 +290,7 @@ def _serve(launcher: Launcher | ComposeLauncher, folder: Path) -> None:
     with launcher.client(by="benchmark") as client:
         read_folder(folder).apply(client)
         client.append(_STREAM, [{"x": float(x), "above": int(x > 0)} for x in xs])
-
-        def is_served() -> bool:
-            return any("production" in item["aliases"] and item["state"] == "AVAILABLE"
-                       for item in client.replica_states()[0]["versions"])  # fmt: skip
-
-        _until(is_served, "the model is served")
-        client.predict(_MODEL, instances=[{"x": 0.5}])
+        predict_when_served(client, _MODEL, {"x": 0.5}, until=time.monotonic() + _LONGEST_SECONDS)
 
 
 def _measure(launcher: Launcher | ComposeLauncher, options: argparse.Namespace) -> list[dict[str, Cell]]:

@@ -33,7 +33,7 @@ import psutil
 from benchmarks.report import Cell, publish
 from benchmarks.serving_load import load as closed_loop
 from benchmarks.serving_load.canary import MACHINE, SCHEDULER
-from benchmarks.serving_load.processes import redis_server
+from benchmarks.serving_load.processes import free_ports, process, redis_server, wait_until
 from benchmarks.serving_load.reload_models import INPUTS, SIZES
 from common.process.memory import anonymous_mb
 from testing.registry_process import RegistryProcess
@@ -108,27 +108,22 @@ def _versions(url: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def _serving(directory: Path, redis_url: str, registry: RegistryProcess, version: int) -> Iterator[Replica]:
-    probe = RegistryProcess(directory)  # Only for its free ports.
-    environment = os.environ | {
+    http_port, grpc_port = free_ports(2)
+    environment = {
         "SERVING_DATA_DIR": str(directory / "serving"),
         "SERVING_REDIS_URL": redis_url,
         "SERVING_REGISTRY_ADDRESS": registry.address,
-        "SERVING_HTTP_PORT": str(probe.http_port),
-        "SERVING_GRPC_PORT": str(probe.grpc_port),
+        "SERVING_HTTP_PORT": str(http_port),
+        "SERVING_GRPC_PORT": str(grpc_port),
     }
-    url = f"http://127.0.0.1:{probe.http_port}"
-    with (directory / "serving.log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-m", "services.serving"], env=environment, stderr=log)
-        try:
-            deadline = time.monotonic() + _DEADLINE_SECONDS
-            while not any(item["version"] == version and item["state"] == "AVAILABLE" for item in _versions(url)):
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"version {version} was not served within {_DEADLINE_SECONDS:.0f} s")
-                time.sleep(0.1)
-            yield Replica(url, process.pid)
-        finally:
-            process.terminate()
-            process.wait(timeout=_DEADLINE_SECONDS)
+    url = f"http://127.0.0.1:{http_port}"
+    with process([sys.executable, "-m", "services.serving"], environment, directory / "serving.log") as front:
+        wait_until(lambda: _is_served(url, version), f"version {version} being served")
+        yield Replica(url, front.pid)
+
+
+def _is_served(url: str, version: int) -> bool:
+    return any(item["version"] == version and item["state"] == "AVAILABLE" for item in _versions(url))
 
 
 def _run_reloads(
@@ -169,10 +164,10 @@ def _measure(directory: Path, replica: Replica, change: Callable[[int], None], o
     try:
         reloads, memory_mb = _run_reloads(replica, change, count=options.reloads, every_seconds=options.every)
     finally:
-        for process in (load, canary):
-            process.terminate()
-        for process in (load, canary):
-            process.wait(_DEADLINE_SECONDS)
+        for child in (load, canary):
+            child.terminate()
+        for child in (load, canary):
+            child.wait(_DEADLINE_SECONDS)
     rows, stalls = np.load(directory / "load.npy"), np.load(directory / "canary.npy")
     return Measured(capacity, per_second, rows, stalls, reloads, memory_mb)
 
@@ -309,9 +304,6 @@ def _of_size(size: str, options: argparse.Namespace) -> None:
                 measured = _measure(directory, replica, change, options)
         finally:
             registry.kill()
-        if options.keep:
-            np.savez(options.keep, rows=measured.rows, stalls=measured.stalls,
-                     reloads=[(r.began_at, r.available_at, r.ended_at) for r in measured.reloads])  # fmt: skip
     kind = "programs" if options.programs else "states of one program"
     publish(
         f"reload_{size}",
@@ -331,7 +323,6 @@ def main() -> None:
     parser.add_argument("--load-share", type=float, default=0.7, help="of the capacity that is measured first")
     parser.add_argument("--per-second", type=float, default=0.0, help="requests per second, in place of a share")
     parser.add_argument("--programs", action="store_true", help="versions that do not share a program")
-    parser.add_argument("--keep", type=Path, help="file (.npz) for every request's time, to look at outliers")
     options = parser.parse_args()
     for size in options.model or SIZES:
         _of_size(size, options)

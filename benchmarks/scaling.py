@@ -30,13 +30,11 @@ import tensorflow as tf
 import yaml
 
 from benchmarks.report import publish
-from benchmarks.training import built, flights, training_set
-from common.definition.model import parse_definition
+from benchmarks.training import built, flights, model_of, training_set
 from common.schema import Schema
 from services.trainer import determinism
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import TrainingSet
-from services.trainer.families.user_module import load_user_module
 from services.trainer.learn import adapters
 from services.trainer.learn.training import Training
 from services.trainer.shards.cluster_spec import ClusterSpec, on_this_machine
@@ -251,7 +249,7 @@ def _training(name: str, team: Team, more: dict[str, Any]) -> dict[str, Any]:
     batch = _MODELS[name]["batch"]
     training = {"batch_size": batch, "shards": _SHARDS, **more}
     with tempfile.TemporaryDirectory() as directory:
-        model, block = _prepared(name, training, batch * _BATCHES, team, Path(directory))
+        model, block = _prepared(name, training, batch * _BATCHES, Path(directory))
         learner = adapters.trainable_of(model, seed=1, team=team)
         assert isinstance(learner, Training)
         seconds = _median(lambda: learner.train_block(block, pass_index=0, block_index=0)) / _BATCHES
@@ -261,9 +259,7 @@ def _training(name: str, team: Team, more: dict[str, Any]) -> dict[str, Any]:
         return {"seconds": seconds, "batch": batch, "floats": floats}
 
 
-def _prepared(
-    name: str, training: dict[str, Any], rows: int, team: Team, directory: Path
-) -> tuple[BuiltModel, TrainingSet]:
+def _prepared(name: str, training: dict[str, Any], rows: int, directory: Path) -> tuple[BuiltModel, TrainingSet]:
     if name == _FLIGHTS:
         arrays = flights(rows)
         example = built("flights", arrays, directory, training=training)
@@ -275,14 +271,11 @@ def _prepared(
     files = {"model.yaml": yaml.safe_dump(mapping).encode()}
     if "module" in described:
         files["model.py"] = _CONVOLUTION.encode()
-    definition = parse_definition(files)
     schema = Schema.from_mapping({
         "features": [{"name": "item", "dtype": "int64"}, {"name": "x", "dtype": "float32", "shape": shape}],
         "labels": [{"name": "y", "dtype": "int64", "min": 0, "max": 1}],
     })  # fmt: skip
-    module = load_user_module(definition, files, digest=f"d{team.rank}", directory=directory)
-    model = adapters.build(definition, schema, {}, module, seed=1)
-    assert isinstance(model, BuiltModel)
+    model = model_of(files, schema, {}, directory)
     item, x, y = _arrays(rows, shape)
     columns = model.transformed({"item": tf.constant(item), "x": tf.constant(x)}).columns
     return model, TrainingSet(columns, {"y": tf.constant(y)}, {"y": tf.ones(rows)}, rows)

@@ -163,8 +163,15 @@ def _built(case: Case, arrays: Arrays, directory: Path, *, digest: str) -> Built
     files = {"model.yaml": yaml.safe_dump(kept, sort_keys=False).encode()}
     if "module" in kept:
         files["model.py"] = case.source((folder / "model.py").read_text()).encode()
-    definition = parse_definition(files)
     schema = schema_of("digits" if case.example.startswith("digits") else "flights")
+    return model_of(files, schema, arrays, directory, digest=digest)
+
+
+def model_of(
+    files: Mapping[str, bytes], schema: Schema, arrays: Arrays, directory: Path, *, digest: str = ""
+) -> BuiltModel:
+    """A definition's, with statistics of the arrays. `digest`: of what imports its module separately."""
+    definition = parse_definition(files)
     fitting = Fitting(definition.features, schema, {})
     if fitting.needs_data:
         fitting.add(arrays)

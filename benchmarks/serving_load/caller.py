@@ -1,4 +1,4 @@
-"""How a service is called: plainly, with a token, over TLS."""
+"""How a service is called: plainly, or over TLS."""
 
 import ssl
 import urllib.request
@@ -12,12 +12,7 @@ from headrace.client.trust import context_of
 class Caller:
     """`ca_file` is whom TLS trusts; "": plain text."""
 
-    token: str = ""
     ca_file: str = ""
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
     @property
     def scheme(self) -> str:
@@ -28,8 +23,7 @@ class Caller:
 
     def get(self, url: str, *, timeout_seconds: float) -> Any:
         """The answer, as urllib gives it. Raises OSError."""
-        request = urllib.request.Request(url, headers=self.headers)
-        return urllib.request.urlopen(request, timeout=timeout_seconds, context=self.context())
+        return urllib.request.urlopen(url, timeout=timeout_seconds, context=self.context())
 
 
 PLAIN = Caller()

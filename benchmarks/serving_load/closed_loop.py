@@ -1,13 +1,16 @@
-"""Load by raw sockets on one event loop (uvloop where it is installed): each connection sends its next request when it
+"""Load by raw sockets on one event loop: each connection sends its next request when it
 has its answer."""
 
 import asyncio
 import ssl
 import time
 from collections import Counter
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
+
+import uvloop
+
+from benchmarks.serving_load.open_loop import is_whole
 
 _CONNECT_SECONDS = 5.0
 
@@ -33,7 +36,7 @@ class ClosedLoop:
 
     def run(self) -> None:
         """Raises OSError, TimeoutError: no connection can be made."""
-        _run(self._run())
+        uvloop.run(self._run())
         self.latencies_ms.sort()
 
     def percentile(self, share: float) -> float:
@@ -59,12 +62,11 @@ class ClosedLoop:
 
 
 class _Connection(asyncio.Protocol):
-    """Sends one request at a time and finds the end of its answer: status line, Content-Length, body."""
+    """Sends one request at a time."""
 
     def __init__(self, load: ClosedLoop) -> None:
         self._load = load
-        self._received = bytearray()
-        self._wanted = 0
+        self._received = b""
         self._began_at = 0.0
         self._transport: asyncio.Transport | None = None
 
@@ -77,18 +79,11 @@ class _Connection(asyncio.Protocol):
         self._transport.write(self._load.request)
 
     def data_received(self, data: bytes) -> None:
-        received = self._received
-        received += data
-        if not self._wanted:
-            end = received.find(b"\r\n\r\n")
-            if end < 0:
-                return
-            self._wanted = end + 4 + _content_length(received[:end])
-        if len(received) < self._wanted:
+        received = self._received = self._received + data
+        if not is_whole(received):
             return
-        status = bytes(received[9:12]).decode("latin-1")
-        received.clear()
-        self._wanted, now = 0, time.perf_counter()
+        status, self._received = received[9:12].decode("latin-1"), b""
+        now = time.perf_counter()
         if now >= self._load.ends_at:
             return
         if status == "200":
@@ -104,20 +99,3 @@ class _Connection(asyncio.Protocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.abort()
-
-
-def _content_length(head: bytearray) -> int:
-    at = head.lower().find(b"\r\ncontent-length:")
-    if at < 0:
-        return 0
-    end = head.find(b"\r\n", at + 2)
-    return int(head[at + 17 : end if end > 0 else len(head)])
-
-
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(work)
-        return
-    uvloop.run(work)

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from benchmarks.serving_load.caller import PLAIN, Caller
 from benchmarks.serving_load.closed_loop import ClosedLoop
+from benchmarks.serving_load.open_loop import http_request
 
 _SCRIPT = Path(__file__).with_name("load.lua")
 _TIMEOUT_SECONDS = 10
@@ -38,15 +39,14 @@ def run(url: str, body: Path, *, connections: int, seconds: int, caller: Caller 
     """Posts the body for some seconds over some connections, each of which waits for its answer before its next
     request."""
     if generator() == "wrk":
-        return _wrk(url, body, connections, seconds, caller)
+        return _wrk(url, body, connections, seconds)
     return _closed_loop(url, body.read_bytes(), connections, seconds, caller)
 
 
-def _wrk(url: str, body: Path, connections: int, seconds: int, caller: Caller) -> Load:
+def _wrk(url: str, body: Path, connections: int, seconds: int) -> Load:
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", f"{_TIMEOUT_SECONDS}s"]
-    headers = [f"-H{name}: {value}" for name, value in caller.headers.items()]
     done = subprocess.run(
-        [*command, *headers, "-s", str(_SCRIPT), url], env=os.environ | {"BENCH_BODY": str(body)},
+        [*command, "-s", str(_SCRIPT), url], env=os.environ | {"BENCH_BODY": str(body)},
         capture_output=True, text=True, timeout=seconds + 60, check=True,
     )  # fmt: skip
     found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("JSON "))[5:])
@@ -57,10 +57,7 @@ def _closed_loop(url: str, body: bytes, connections: int, seconds: int, caller: 
     parts = urlsplit(url)
     assert parts.hostname is not None
     assert parts.port is not None
-    head = f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
-    head += "".join(f"{name}: {value}\r\n" for name, value in caller.headers.items())
-    request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-    load = ClosedLoop(parts.hostname, parts.port, request, connections, seconds, caller.context())
+    load = ClosedLoop(parts.hostname, parts.port, http_request(url, body), connections, seconds, caller.context())
     load.run()
     errors = load.errors.total()
     return Load(len(load.latencies_ms) + errors, seconds, load.percentile(0.5), load.percentile(0.99), errors)

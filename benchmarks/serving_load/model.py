@@ -1,6 +1,6 @@
 """The model that is served, and its bare cost: a 64-128-128-10 network, the one the recorded figures were taken with.
 
-python -m benchmarks.serving_load.model save DIR           writes the SavedModel
+python -m benchmarks.serving_load.model save DIR [UNITS...] writes the SavedModel; units: of the input and hidden layers
 python -m benchmarks.serving_load.model reference DIR OUT  writes 64 inputs and the outputs that TensorFlow gives (.npz)
 python -m benchmarks.serving_load.model time DIR B [B...]  prints {batch size: seconds per call} of the runner's engine
 """
@@ -10,33 +10,35 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 INPUTS = 64
-_HIDDEN = (128, 128)
+_UNITS = (INPUTS, 128, 128)
 _OUTPUTS = 10
 _SECONDS_PER_BATCH_SIZE = 0.5
 _REPEATS = 5
 
 
-def save(directory: Path) -> None:
+def save(directory: Path, units: Sequence[int] = _UNITS) -> None:
+    """A dense network with 10 outputs; `units`: of its input and its hidden layers."""
     import keras
     import tensorflow as tf
 
     keras.utils.set_random_seed(7)
-    x = hidden = keras.Input((INPUTS,), name="x", dtype="float32")
-    for units in _HIDDEN:
-        hidden = keras.layers.Dense(units, activation="relu")(hidden)
+    x = hidden = keras.Input((units[0],), name="x", dtype="float32")
+    for of_layer in units[1:]:
+        hidden = keras.layers.Dense(of_layer, activation="relu")(hidden)
     y = keras.layers.Dense(_OUTPUTS, activation="softmax", name="y")(hidden)
-    signature = [tf.TensorSpec([None, INPUTS], tf.float32, name="x")]
+    signature = [tf.TensorSpec([None, units[0]], tf.float32, name="x")]
     keras.Model(x, y).export(str(directory), input_signature=signature, verbose=False)
 
 
-def saved(directory: Path) -> Path:
+def saved(directory: Path, units: Sequence[int] = _UNITS) -> Path:
     """`save` in a process without a GPU; returns the directory."""
-    command = [sys.executable, "-m", "benchmarks.serving_load.model", "save", str(directory)]
+    command = [sys.executable, "-m", "benchmarks.serving_load.model", "save", str(directory), *map(str, units)]
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     subprocess.run(command, env=environment, check=True, timeout=120, stdout=subprocess.DEVNULL)
     return directory
@@ -81,13 +83,13 @@ def reference(directory: Path, out: Path) -> None:
 
 
 def main() -> None:
-    command, directory, *batch_sizes = sys.argv[1:]
+    command, directory, *rest = sys.argv[1:]
     if command == "save":
-        save(Path(directory))
+        save(Path(directory), [int(units) for units in rest] or _UNITS)
     elif command == "reference":
-        reference(Path(directory), Path(batch_sizes[0]))
+        reference(Path(directory), Path(rest[0]))
     else:
-        print(json.dumps(seconds_per_call(Path(directory), [int(size) for size in batch_sizes])))
+        print(json.dumps(seconds_per_call(Path(directory), [int(size) for size in rest])))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Load at a fixed rate, with or without answers, from a process that costs little and is not delayed.
 
-    python -m benchmarks.serving_load.open_loop URL BODY RATE SECONDS OUT [CONNECTIONS]
+    python -m benchmarks.serving_load.open_loop URL BODY RATE SECONDS OUT [CONNECTIONS [DEADLINE_MS]]
 
 Runs for that many seconds or until SIGTERM. OUT gets rows (due at, seconds, status), an array: `due at` of the
 monotonic clock, `seconds` from then to the last byte of the answer, status the HTTP status or 0. A request is due at a
@@ -219,7 +219,7 @@ def main(arguments: Sequence[str]) -> None:
     assert parts.port is not None
     load = OpenLoop(
         (parts.hostname, parts.port),
-        http_request(url, Path(body).read_bytes()),
+        http_request(url, Path(body).read_bytes(), headers={"X-Request-Timeout-Ms": rest[1]} if rest[1:] else None),
         float(per_second),
         float(seconds),
         connections=int(rest[0]) if rest else CONNECTIONS,

@@ -37,15 +37,12 @@ def _commands(group: TyperGroup, path: str) -> Iterator[str]:
             yield from _commands(command, f"{path} {name}")
             continue
         arguments = [parameter for parameter in command.params if isinstance(parameter, TyperArgument)]
-        usage = [path, name, *(["[OPTIONS]"] if _has_options(command) else []), *map(_metavar, arguments)]
+        has_options = any(isinstance(parameter, TyperOption) for parameter in command.params)
+        usage = [path, name, *(["[OPTIONS]"] if has_options else []), *map(_metavar, arguments)]
         yield code(" ".join(usage))
         yield _text(command.help or "")
         yield "\n".join(bullet(f"`{_metavar(one)}`: {one.help}") for one in arguments if one.help)
         yield "\n".join(_options(command))
-
-
-def _has_options(command: Command) -> bool:
-    return any(isinstance(parameter, TyperOption) for parameter in command.params)
 
 
 def _text(text: str) -> str:

@@ -10,7 +10,6 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeGuard
 
 from docs.generate.markdown import bullet, page
 
@@ -119,14 +118,14 @@ def _tests() -> dict[str, set[str]]:
             if _MARK not in text:
                 continue
             module = ast.parse(text)
-            every = [f"{path.stem}::{one.name}" for one in module.body if _is_test(one)]
+            every = [
+                f"{path.stem}::{one.name}"
+                for one in module.body
+                if isinstance(one, ast.FunctionDef) and one.name.startswith("test_")
+            ]
             for name, place in _marks(module, path.stem):
                 tests.setdefault(name, set()).update(every if place == path.stem else [place])
     return tests
-
-
-def _is_test(node: ast.stmt) -> TypeGuard[ast.FunctionDef]:
-    return isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
 
 
 def _marks(node: ast.AST, place: str) -> Iterator[tuple[str, str]]:

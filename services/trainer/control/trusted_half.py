@@ -75,7 +75,8 @@ class TrustedHalves:
     def __init__(self, open_registry: OpenRegistry, signer: VersionSigner | None, settings: TrainerSettings) -> None:
         self._open_registry = open_registry
         self._registry = open_registry("")
-        self._means = Means(settings, lru_cache(_KNOWN_DEFINITIONS)(self._read_definition), signer)
+        read = lru_cache(_KNOWN_DEFINITIONS)(lambda digest: parse_definition(self._registry.get_definition(digest)))
+        self._means = Means(settings, read, signer)
 
     def of(self, assignment: RoundAssignment) -> "TrustedHalf":
         if not assignment.traceparent:
@@ -85,9 +86,6 @@ class TrustedHalves:
 
     def close(self) -> None:
         self._registry.close()
-
-    def _read_definition(self, digest: str) -> Definition:
-        return parse_definition(self._registry.get_definition(digest))
 
 
 @dataclass

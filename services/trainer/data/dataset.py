@@ -174,14 +174,13 @@ def _merged(log: Reading, topic: str, ranges: Sequence[OffsetRange], readers: in
     ]
     ahead = [ReadAhead(records) for records in partitions[: readers if readers > 1 else 0]]
     try:
-        yield from heapq.merge(*ahead, *partitions[len(ahead) :], key=_merge_key)
+        yield from heapq.merge(
+            *ahead, *partitions[len(ahead) :],
+            key=lambda record: (record.headers.ingest_time, record.partition, record.offset),
+        )  # fmt: skip
     finally:
         for reader in ahead:
             reader.close()
-
-
-def _merge_key(record: Record) -> tuple[float, int, int]:
-    return record.headers.ingest_time, record.partition, record.offset
 
 
 def _cut(topic: str, record: Record) -> tuple[list[bytes], NDArray[np.uint32], Mapping[int, str]]:

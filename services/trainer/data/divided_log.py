@@ -151,9 +151,9 @@ class DividedLog:
         self._channels: dict[int, grpc.Channel] = {}
         self._gone: set[int] = set()
         self._seen_at, self._seen = 0.0, list[dict[str, Any]]()
+        answers = {"Read": self._answer_read, "Counts": lambda _: json.dumps(asdict(self.counts)).encode()}
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            name: grpc.unary_unary_rpc_method_handler(self._answered(answer))
-            for name, answer in (("Read", self._answer_read), ("Counts", self._answer_counts))
+            name: grpc.unary_unary_rpc_method_handler(self._answered(answer)) for name, answer in answers.items()
         }
         self._server = grpc.server(ThreadPoolExecutor(2 * members, thread_name_prefix="input"), options=SERVER_OPTIONS)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
@@ -257,9 +257,6 @@ class DividedLog:
             request["topic"], request["partition"], request["start"], request["end"], rank=request["rank"]
         )  # fmt: skip
         return _packed(batch)
-
-    def _answer_counts(self, question: bytes) -> bytes:
-        return json.dumps(asdict(self.counts)).encode()
 
 
 def _packed(batch: _Batch) -> bytes:

@@ -148,19 +148,11 @@ def _plain_softmax(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
 
 
-def _plain_square(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    return tf.square(outputs - labels)
-
-
-def _plain_poisson(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    return tf.nn.log_poisson_loss(labels, outputs)
-
-
 _PLAIN: Mapping[tuple[Task, str], LossOfHead] = {
     ("multiclass", "sparse_categorical_crossentropy"): _plain_softmax,
     ("multiclass", "categorical_crossentropy"): _plain_softmax,
-    ("regression", "mean_squared_error"): _plain_square,
-    ("count", "poisson"): _plain_poisson,
+    ("regression", "mean_squared_error"): lambda labels, outputs: tf.square(outputs - labels),
+    ("count", "poisson"): tf.nn.log_poisson_loss,
 }
 """Of labels that are one number each."""
 

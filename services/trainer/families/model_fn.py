@@ -29,7 +29,7 @@ from common.model_fn import ModeKeys, RunConfig
 from common.schema import Feature, Schema
 from services.trainer.families import module_inputs
 from services.trainer.families.authors_code import called
-from services.trainer.families.heads import BuiltHead, ByHead, built_heads
+from services.trainer.families.heads import ByHead, built_heads
 from services.trainer.families.port import Columns, TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 from services.trainer.families.tensorflow_1 import tensorflow_1
@@ -113,7 +113,9 @@ class ModelFnNetwork(keras.Model):
         features = {feature.name: _empty(feature) for feature in schema.features}
         section = [module_inputs.of_section(definition.features, name, schema) for name in definition.features]
         features |= {feature.name: tf.zeros([_EMPTY_ROWS, *feature.shape[1:]], feature.dtype) for feature in section}
-        labels = {head.name: _empty_labels(head) for head in _heads_without_width(definition, schema)}
+        widths = {head.name: schema.feature(head.label).value_count or 1 for head in definition.heads}
+        heads = built_heads(definition.heads, schema, widths)
+        labels = {head.name: head.labels_of(_empty(head.label)) for head in heads}
         with blame_definition(self._path):
             self._first_calls(features, labels)
 
@@ -314,20 +316,11 @@ def _accepted(function: ModelFunction, schema: Schema, definition: Definition) -
     return names
 
 
-def _heads_without_width(definition: Definition, schema: Schema) -> tuple[BuiltHead, ...]:
-    widths = {head.name: schema.feature(head.label).value_count or 1 for head in definition.heads}
-    return built_heads(definition.heads, schema, widths)
-
-
 def _empty(feature: Feature) -> tf.Tensor:
     shape = [_EMPTY_ROWS, *(size or 1 for size in feature.shape)]
     if feature.vocabulary:
         return tf.fill(shape, tf.constant(feature.vocabulary[0]))
     return tf.fill(shape, "") if feature.dtype == "string" else tf.zeros(shape, DTYPES[feature.dtype])
-
-
-def _empty_labels(head: BuiltHead) -> tf.Tensor:
-    return head.labels_of(_empty(head.label))
 
 
 def _part(spec: Any, name: str) -> Any:

@@ -177,7 +177,7 @@ class Transform:
                 ids if absent is None else tf.ensure_shape(tf.where(absent, -1, ids), [None, self.width(name)])
             )
         elif isinstance(spec, Text):
-            pieces, done.refused[length_name(name)] = listed(pieces_of(spec.cut, raw[spec.of]))
+            pieces, done.refused[f"{name}.length"] = listed(pieces_of(spec.cut, raw[spec.of]))
             done.columns[name] = self._ids(spec.ids, pieces, is_padding(pieces), done)
         elif isinstance(spec, Vocabulary | Identity | Hashed):
             values = _two_dimensional(raw[spec.of])
@@ -188,7 +188,7 @@ class Transform:
         given = _two_dimensional(raw[spec.of])
         values = tf.cast(given, tf.float32)
         if given.dtype == tf.float64:
-            done.refused[size_name(spec.name)] = tf.reduce_any(tf.math.is_inf(values), axis=1)
+            done.refused[f"{spec.name}.size"] = tf.reduce_any(tf.math.is_inf(values), axis=1)
         if spec.clip is not None:
             values = tf.clip_by_value(values, *spec.clip)
         if spec.log:
@@ -294,16 +294,6 @@ def is_weighted(spec: FeatureSpec) -> bool:
 def weights_name(name: str) -> str:
     """Of the column that holds the weights of a feature's ids."""
     return f"{name}.weights"
-
-
-def length_name(name: str) -> str:
-    """Of what refuses a feature's texts that are too long for the others."""
-    return f"{name}.length"
-
-
-def size_name(name: str) -> str:
-    """Of what refuses numbers of a tensor that no float32 holds."""
-    return f"{name}.size"
 
 
 def raw_names_of(specs: Mapping[str, FeatureSpec], name: str) -> set[str]:

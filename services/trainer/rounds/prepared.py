@@ -95,7 +95,10 @@ def prepare(model: Answering, parsed: ParsedBlock) -> PreparedBlock:
         given = parsed.raw[weight].numpy().reshape(-1)
         reasons[f"weight {weight} is negative or no finite number"] = ~(np.isfinite(given) & (given >= 0))
     refused = np.any(np.stack(list(reasons.values())), axis=0)
-    unusable = [(parsed.examples[row], _first_reason(reasons, int(row))) for row in np.flatnonzero(refused)]
+    unusable = [
+        (parsed.examples[row], next(reason for reason, bad in reasons.items() if bad[row]))
+        for row in np.flatnonzero(refused)
+    ]
     parts = (~parsed.held_out, parsed.held_out & ~parsed.calibrating, parsed.calibrating)
     trained, held_out, calibrating = (np.flatnonzero(~refused & mask) for mask in parts)
     sample = _sample(model, parsed.raw, np.concatenate([held_out, calibrating, trained]))
@@ -191,10 +194,6 @@ def _weights(model: Answering, parsed: ParsedBlock) -> dict[str, tf.Tensor]:
         head.name: tf.where(missing[head.name], 0.0, weights) if head.name in missing else weights
         for head in model.heads
     }
-
-
-def _first_reason(reasons: Mapping[str, NDArray[np.bool_]], row: int) -> str:
-    return next(reason for reason, bad in reasons.items() if bad[row])
 
 
 def chosen(examples: TrainingSet, rows: NDArray[np.int64]) -> TrainingSet:

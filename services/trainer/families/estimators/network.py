@@ -42,15 +42,25 @@ def build_network(
     assert parameters is not None
     inputs = {name: column_input(definition.features, transform, name) for name in transform.outputs}
     units = sum(head.units for head in heads)
-    parts = []
-    if parameters.wide:
-        parts.append(_wide_part(definition.features, parameters, transform, inputs, units=units))
+    parts, specs = [], definition.features
+    wide = {name: inputs[name] for name in parameters.wide}
+    columns = {name: transform.width(name) or 1 for name in wide if isinstance(specs[name], Numeric)}
+    ids = {name: id_count(categorical(specs, name)) for name in wide if name not in columns}
+    if wide:
+        parts.append(LinearTerms(ids, columns, units=units, regularizer=regularizer_for(parameters), name="wide")(wide))
     if parameters.dimension:
-        parts.append(_factor_part(definition.features, parameters, transform, inputs))
+        given = parameters.embedding_initializer
+        initializer = keras.initializers.RandomNormal(stddev=0.01) if given is None else initializer_of(given)
+        parts.append(
+            FactorTerms(
+                ids, columns, dimension=parameters.dimension, initializer=initializer,
+                regularizer=regularizer_for(parameters), name="factors",
+            )(wide)
+        )  # fmt: skip
     if parameters.recurrent:
-        parts.append(_recurrent_part(definition.features, parameters, inputs, units=units, tables=tables))
+        parts.append(_recurrent_part(specs, parameters, inputs, units=units, tables=tables))
     elif parameters.deep:
-        parts.append(_deep_part(definition.features, parameters, inputs, units=units, tables=tables))
+        parts.append(_deep_part(specs, parameters, inputs, units=units, tables=tables))
     output = keras.layers.Add(name="sum")(parts) if len(parts) > 1 else parts[0]
     answers = Bias(units, name=output_layer(definition))(output)
     if len(heads) > 1:
@@ -88,45 +98,6 @@ def needed_features(parameters: EstimatorParameters) -> tuple[str, ...]:
 def column_input(specs: Mapping[str, FeatureSpec], transform: Transform, name: str) -> keras.KerasTensor:
     dtype = "float32" if name not in specs or isinstance(specs[name], Numeric) else "int32"
     return keras.Input(shape=(transform.width(name),), dtype=dtype, name=name)
-
-
-def _terms(
-    specs: Mapping[str, FeatureSpec], parameters: EstimatorParameters, transform: Transform
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Of the wide features: how many ids the categorical ones have, and columns the numeric ones."""
-    numeric = {name: transform.width(name) or 1 for name in parameters.wide if isinstance(specs[name], Numeric)}
-    return {name: id_count(categorical(specs, name)) for name in parameters.wide if name not in numeric}, numeric
-
-
-def _wide_part(
-    specs: Mapping[str, FeatureSpec],
-    parameters: EstimatorParameters,
-    transform: Transform,
-    inputs: Mapping[str, keras.KerasTensor],
-    *,
-    units: int,
-) -> keras.KerasTensor:
-    terms = LinearTerms(
-        *_terms(specs, parameters, transform), units=units, regularizer=regularizer_for(parameters), name="wide"
-    )
-    return terms({name: inputs[name] for name in parameters.wide})
-
-
-def _factor_part(
-    specs: Mapping[str, FeatureSpec],
-    parameters: EstimatorParameters,
-    transform: Transform,
-    inputs: Mapping[str, keras.KerasTensor],
-) -> keras.KerasTensor:
-    given = parameters.embedding_initializer
-    terms = FactorTerms(
-        *_terms(specs, parameters, transform),
-        dimension=parameters.dimension,
-        initializer=keras.initializers.RandomNormal(stddev=0.01) if given is None else initializer_of(given),
-        regularizer=regularizer_for(parameters),
-        name="factors",
-    )
-    return terms({name: inputs[name] for name in parameters.wide})
 
 
 def _deep_part(

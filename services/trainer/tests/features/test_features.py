@@ -289,6 +289,16 @@ def test_a_number_of_a_tensor_that_no_float32_holds_is_refused() -> None:
         transform.strict(raw)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "bfloat16"])
+def test_numbers_of_a_dtype_that_the_kernel_does_not_take_are_bucketized(dtype: str) -> None:
+    schema = Schema.from_mapping(
+        {"features": [{"name": "t", "dtype": "bytes", "tensor": {"dtype": dtype, "shape": [2]}}]}
+    )
+    specs = parse_features({"f": {"type": "bucketized", "of": "t", "boundaries": [2.0]}}, {})
+    found = Transform(specs, ["f"], {}, schema)({"t": tf.constant([[1, 2]], dtype)})
+    assert found.columns["f"].numpy().tolist() == [[0, 1]]
+
+
 def test_serving_refuses_what_training_sets_aside() -> None:
     specs = parse_features({"f": {"type": "identity", "of": "code", "size": 3, "out_of_range": "error"}}, {})
     transform = Transform(specs, ["f"], {}, SCHEMA)

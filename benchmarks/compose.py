@@ -11,9 +11,8 @@ import sys
 import time
 
 from benchmarks.report import Cell, publish
-from benchmarks.startup import FLIGHTS_DIR, append_flights, predict_when_served
+from benchmarks.startup import learn_flights
 from headrace.compose.platform import ComposeLauncher
-from headrace.files.definition_folder import read_folder
 
 _LONGEST_SECONDS = 180.0
 _TARGET_SECONDS = 60.0
@@ -45,11 +44,7 @@ def _measure_first_prediction() -> float:
         started = time.monotonic() - began
         launcher.wait_until_ready(timeout_seconds=_LONGEST_SECONDS, names=("registry", "ingest"))
         ready = time.monotonic() - began
-        with launcher.client(by="benchmark") as client:
-            definition = read_folder(FLIGHTS_DIR)
-            definition.apply(client)
-            flights = append_flights(client)
-            predict_when_served(client, definition.model, flights[0], until=began + _LONGEST_SECONDS)
+        flights = learn_flights(launcher, until=began + _LONGEST_SECONDS)
         first = time.monotonic() - began
         launcher.wait_until_ready(timeout_seconds=_LONGEST_SECONDS)
         memory = launcher.state().memory_mb()
@@ -58,14 +53,14 @@ def _measure_first_prediction() -> float:
     rows: list[dict[str, Cell]] = [
         {"what": "every container started, s", "measured": started, "target": None},
         {"what": "registry and ingest take calls, s", "measured": ready, "target": None},
-        {"what": f"first prediction by a gated version ({len(flights):,} flights), s", "measured": first,
+        {"what": f"first prediction by a gated version ({flights:,} flights), s", "measured": first,
          "target": _TARGET_SECONDS},
     ]  # fmt: skip
     publish("compose_start", "docker compose up, images built, to the first gated prediction", rows,
             facts={"load_average_before": load})  # fmt: skip
     publish(
         "compose_memory",
-        f"Memory per container after {len(flights):,} flights, without the page cache",
+        f"Memory per container after {flights:,} flights, without the page cache",
         [{"container": name, "MB": used, "limit MiB": _LIMIT_MB.get(name)} for name, used in sorted(memory.items())],
     )
     return first

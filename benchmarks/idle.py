@@ -14,8 +14,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.report import Cell, publish
-from benchmarks.startup import FLIGHTS_DIR, append_flights, predict_when_served
-from headrace.files.definition_folder import read_folder
+from benchmarks.startup import learn_flights
 from headrace.local.launcher import Launcher
 
 _LIMIT_PERCENT = 1.0
@@ -45,13 +44,6 @@ def _processes(launcher: Launcher) -> dict[int, str]:
     return found
 
 
-def _learn_flights(launcher: Launcher) -> None:
-    with launcher.client(by="benchmark") as client:
-        definition = read_folder(FLIGHTS_DIR)
-        definition.apply(client)
-        predict_when_served(client, definition.model, append_flights(client)[0], until=time.monotonic() + 120)
-
-
 def _idle(seconds: float, *, with_models: bool) -> tuple[Threads, Threads]:
     folder = Path(tempfile.mkdtemp(prefix="headrace-idle-"))
     launcher = Launcher(folder)
@@ -59,7 +51,7 @@ def _idle(seconds: float, *, with_models: bool) -> tuple[Threads, Threads]:
         launcher.up(port_offset=None, detached=True)
         launcher.wait_until_ready()
         if with_models:
-            _learn_flights(launcher)
+            learn_flights(launcher, until=time.monotonic() + 120)
         time.sleep(_SETTLE_SECONDS)
         names = _processes(launcher)
         before = _threads(names)

@@ -19,11 +19,12 @@ import psutil
 from benchmarks.report import Cell, publish
 from examples.flights.replay import events
 from headrace.client.platform import Client
+from headrace.compose.platform import ComposeLauncher
 from headrace.files.definition_folder import read_folder
 from headrace.local.launcher import Launcher
 from headrace.local.processes import LocalPlatform, ProcessSpec
 
-FLIGHTS_DIR = Path("examples/flights")
+_FLIGHTS_DIR = Path("examples/flights")
 _EVENTS, _REQUEST_EVENTS = 25_000, 1_000
 _PORT_OFFSET = 15_000
 _LIMIT_SECONDS = {"ingest": 1.0, "registry": 1.0, "serving-0": 1.0}
@@ -71,11 +72,7 @@ def _first_prediction(data_dir: Path) -> tuple[float, float, dict[str, float]]:
         launcher.up(port_offset=None)
         launcher.wait_until_ready(timeout_seconds=_LONGEST_SECONDS)
         ready = time.monotonic() - began
-        with launcher.client(by="benchmark") as client:
-            definition = read_folder(FLIGHTS_DIR)
-            definition.apply(client)
-            flights = append_flights(client)
-            predict_when_served(client, definition.model, flights[0], until=began + _LONGEST_SECONDS)
+        learn_flights(launcher, until=began + _LONGEST_SECONDS)
         seconds = time.monotonic() - began
         memory = {item.name: psutil.Process(item.pid).memory_info().rss / 1e6 for item in launcher.state().processes}
         return ready, seconds, memory
@@ -83,12 +80,15 @@ def _first_prediction(data_dir: Path) -> tuple[float, float, dict[str, float]]:
         launcher.close()
 
 
-def append_flights(client: Client) -> list[dict[str, object]]:
-    """Appends enough flights for a round, and returns them."""
-    flights = list(events(_EVENTS))
-    for start in range(0, len(flights), _REQUEST_EVENTS):
-        client.append("flights", flights[start : start + _REQUEST_EVENTS])
-    return flights
+def learn_flights(launcher: Launcher | ComposeLauncher, *, until: float) -> int:
+    """Appends enough flights for a round, and returns their number once a version has answered."""
+    definition, flights = read_folder(_FLIGHTS_DIR), list(events(_EVENTS))
+    with launcher.client(by="benchmark") as client:
+        definition.apply(client)
+        for start in range(0, len(flights), _REQUEST_EVENTS):
+            client.append("flights", flights[start : start + _REQUEST_EVENTS])
+        predict_when_served(client, definition.model, flights[0], until=until)
+    return len(flights)
 
 
 def predict_when_served(client: Client, model: str, flight: dict[str, object], *, until: float) -> None:

@@ -57,10 +57,14 @@ def build_network(
                 regularizer=regularizer_for(parameters), name="factors",
             )(wide)
         )  # fmt: skip
-    if parameters.recurrent:
-        parts.append(_recurrent_part(specs, parameters, inputs, units=units, tables=tables))
-    elif parameters.deep:
-        parts.append(_deep_part(specs, parameters, inputs, units=units, tables=tables))
+    if parameters.recurrent or parameters.deep:
+        if parameters.recurrent:
+            hidden = _recurrent_layers(specs, parameters, inputs, tables)
+        else:
+            deep = dense_columns(specs, parameters, parameters.deep, inputs, dict(tables))
+            hidden = hidden_layers(deep, parameters, joined="deep_columns")
+        last = keras.layers.Dense(units, use_bias=False, kernel_regularizer=regularizer_for(parameters), name="deep")
+        parts.append(last(hidden))
     output = keras.layers.Add(name="sum")(parts) if len(parts) > 1 else parts[0]
     answers = Bias(units, name=output_layer(definition))(output)
     if len(heads) > 1:
@@ -100,21 +104,6 @@ def column_input(specs: Mapping[str, FeatureSpec], transform: Transform, name: s
     return keras.Input(shape=(transform.width(name),), dtype=dtype, name=name)
 
 
-def _deep_part(
-    specs: Mapping[str, FeatureSpec],
-    parameters: EstimatorParameters,
-    inputs: Mapping[str, keras.KerasTensor],
-    *,
-    units: int,
-    tables: Mapping[str, LookedUp],
-) -> keras.KerasTensor:
-    columns = dense_columns(specs, parameters, parameters.deep, inputs, dict(tables))
-    hidden = hidden_layers(columns, parameters, joined="deep_columns")
-    return keras.layers.Dense(units, use_bias=False, kernel_regularizer=regularizer_for(parameters), name="deep")(
-        hidden
-    )
-
-
 def hidden_layers(
     columns: Sequence[keras.KerasTensor], parameters: EstimatorParameters, *, joined: str, prefix: str = ""
 ) -> keras.KerasTensor:
@@ -136,12 +125,10 @@ def hidden_layers(
     return hidden
 
 
-def _recurrent_part(
+def _recurrent_layers(
     specs: Mapping[str, FeatureSpec],
     parameters: EstimatorParameters,
     inputs: Mapping[str, keras.KerasTensor],
-    *,
-    units: int,
     tables: Mapping[str, LookedUp],
 ) -> keras.KerasTensor:
     recurrent, known = parameters.recurrent, dict(tables)
@@ -167,7 +154,7 @@ def _recurrent_part(
             kernel_regularizer=regularizer_of(parameters.regularizer, regularizer),
             name=f"rnn_{index}",
         )(values, mask=mask)
-    return keras.layers.Dense(units, use_bias=False, kernel_regularizer=regularizer, name="deep")(values)
+    return values
 
 
 def _table_of(

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -32,6 +33,7 @@ import numpy as np
 
 from benchmarks.report import Cell, publish
 from benchmarks.serving_load.grpc_load import PREDICT, predict_request
+from benchmarks.serving_load.processes import wait_until
 from benchmarks.startup import predict_when_served
 from headrace.compose.docker_cli import run_docker
 from headrace.compose.platform import ComposeLauncher
@@ -63,7 +65,6 @@ _STREAM = "numbers"
 _LONGEST_SECONDS = 120.0
 _DEADLINE_SECONDS = 2.0
 _PAUSE_SECONDS = 0.01
-_POLL_SECONDS = 0.01
 _CALM_SECONDS = 1.0
 """Of answers before Redis goes, and after it is back."""
 
@@ -161,10 +162,8 @@ class Asker:
             outcome = self._predict()
             self.heard.append(Heard(at, time.monotonic(), outcome))
 
-    def answered_after(self, moment: float) -> float | None:
-        """When the first answer after the moment was there."""
-        found = (item.until for item in list(self.heard) if item.outcome == "answered" and item.until >= moment)
-        return next(found, None)
+    def has_answered_since(self, moment: float) -> bool:
+        return any(item.outcome == "answered" and item.until >= moment for item in list(self.heard))
 
     def stop(self) -> None:
         self._stop.set()
@@ -225,13 +224,9 @@ def _answers(redis: Redis) -> bool:
         return False
 
 
-def _until(condition: Callable[[], bool], sentence: str) -> float:
-    """When it held. Raises RuntimeError when it does not in time."""
-    end = time.monotonic() + _LONGEST_SECONDS
-    while not condition():
-        if time.monotonic() > end:
-            raise RuntimeError(f"not in {_LONGEST_SECONDS:.0f} s: {sentence}")
-        time.sleep(_POLL_SECONDS)
+def _back(redis: Redis) -> float:
+    """When Redis answers again."""
+    wait_until(lambda: _answers(redis), "Redis answering")
     return time.monotonic()
 
 
@@ -244,11 +239,11 @@ def _be_away(redis: Redis, askers: Sequence[Asker], away_seconds: float, *, froz
     time.sleep(away_seconds)
     ended_at = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
-        looking = pool.submit(_until, lambda: _answers(redis), "Redis answers")
+        looking = pool.submit(_back, redis)
         (redis.thaw if frozen else redis.start)()
         back_at = looking.result()
     for asker in askers:
-        _until(lambda asker=asker: asker.answered_after(back_at) is not None, "a prediction is answered")  # type: ignore[misc]  # mypy cannot type a lambda's default
+        wait_until(partial(asker.has_answered_since, back_at), "a prediction being answered")
     time.sleep(_CALM_SECONDS)
     return Absence(at, ended_at, back_at)
 

@@ -33,9 +33,6 @@ _SECONDS = int(os.environ.get("BENCH_SECONDS", "6"))
 _RIVALS_SECONDS = 2
 _WARM_UP_SECONDS = 3
 _MAX_BATCH_SIZE = 64
-_RECORDED = {1: (1_202, 241), 16: (7_170, 2_862), 64: (13_014, 9_893), 256: (12_532, 11_660)}
-"""connections -> (the sketch, mosec) in predictions/s, as read on 21 November 2026: 2 cores, wrk on the same cores."""
-_TARGET_OVER_MOSEC = {1: 4.0, 16: 2.5, 64: 1.3, 256: 1.3}
 _ADDED_LIMITS_MS = {"p50": 1.0, "p99": 3.0}
 _MOST_RESIDENT_MB = 120
 _MOST_PRIVATE_MB = 40
@@ -44,7 +41,7 @@ _START_LIMIT_SECONDS = 1.0
 
 def _model_seconds(saved_model: Path) -> dict[int, float]:
     """Seconds per call of the runner's engine, by batch size, in a separate process."""
-    sizes = [str(min(connections, _MAX_BATCH_SIZE)) for connections in _RECORDED]
+    sizes = [str(min(connections, _MAX_BATCH_SIZE)) for connections in comparison.CONNECTIONS]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.serving_load.model", "time", str(saved_model), *sorted(set(sizes), key=int)],
         env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", VARIABLE: "0"}, capture_output=True, text=True, timeout=120,
@@ -75,7 +72,7 @@ def _measure(running: processes.Running, body: Path, seconds: int) -> list[Level
     _check(url, body)
     load.run(url, body, connections=32, seconds=_WARM_UP_SECONDS)
     levels = []
-    for connections in _RECORDED:
+    for connections in comparison.CONNECTIONS:
         before = running.cpu_seconds()
         seen = load.run(url, body, connections=connections, seconds=seconds)
         after = running.cpu_seconds()
@@ -87,18 +84,14 @@ def _publish_levels(levels: Sequence[Level], model_seconds: Mapping[int, float],
     rows: list[Mapping[str, Cell]] = []
     cpu: list[Mapping[str, Cell]] = []
     for level in levels:
-        sketch, mosec = _RECORDED[level.connections]
         batch_size = min(level.connections, _MAX_BATCH_SIZE)
         rows.append(
             {
                 "connections": level.connections,
                 "predictions/s": round(level.load.per_second),
-                "target/s": round(max(sketch, mosec * _TARGET_OVER_MOSEC[level.connections])),
                 "p50 ms": level.load.p50_ms,
                 "p99 ms": level.load.p99_ms,
                 "errors": level.load.errors,
-                "sketch/s (recorded)": sketch,
-                "mosec/s (recorded)": mosec,
                 "bare model call us": round(model_seconds[batch_size] * 1e6),
                 "bare model/s": round(batch_size / model_seconds[batch_size]),
             }
@@ -112,7 +105,6 @@ def _publish_levels(levels: Sequence[Level], model_seconds: Mapping[int, float],
         notes=[
             f"Load: {load.generator()}, {seconds} s a line, same {os.cpu_count()} cores; 64 floats as JSON.",
             "Bare model: the runner's own call of the same model, called in a loop with min(connections, 64) rows.",
-            "Recorded columns are of 21 November 2026, from another machine with 2 cores.",
             f"Machine load while this ran: {os.getloadavg()[0]:.1f}.",
         ],
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from e2e_tests.kubernetes.chart import CHART
 from e2e_tests.kubernetes.cluster import Cluster, base_images
+from e2e_tests.kubernetes.operators import KEDA, KUEUE
 from e2e_tests.kubernetes.outside import earlier_release, make_release, servers
 from e2e_tests.kubernetes.report import Report
 from e2e_tests.kubernetes.run import run
@@ -28,7 +29,9 @@ def main() -> int:
     )
     parser.add_argument("--registries", type=int, default=1, help="2 and 3: over one PostgreSQL and an object store")
     parser.add_argument("--upgrade-from", metavar="COMMIT", help="installs that chart and images of that tree first")
-    parser.add_argument("--operators", action="store_true", help="KEDA and Kueue, too, which this builds first")
+    parser.add_argument(
+        "--operators", nargs="+", choices=(KEDA, KUEUE), default=(), help="with them, too; builds them first"
+    )
     parser.add_argument("--keep", action="store_true", help="leaves the node running")
     arguments = parser.parse_args()
     first_tag, first_chart = arguments.tag, CHART
@@ -38,7 +41,7 @@ def main() -> int:
         make_release(tag, name, has_store=arguments.registries > 1)
     cluster = Cluster(_FIRST, base_images(arguments.bases))
     try:
-        cluster.up(has_operators=arguments.operators)
+        cluster.up(operators=arguments.operators)
         cluster.learn_kinds()
         cluster.take_images(_FIRST, _NEXT)
         cluster.make_volumes()
@@ -47,7 +50,7 @@ def main() -> int:
                 cluster.apply(*secrets)
             report = run(
                 cluster, next_tag=_NEXT, folder=Path(folder) / "points", first_chart=first_chart,
-                has_operators=arguments.operators,
+                with_operators=arguments.operators,
             )  # fmt: skip
     finally:
         if not arguments.keep:

@@ -38,9 +38,9 @@ class Cluster:
         os.environ |= {"KUBECONFIG": str(KUBECONFIG), "PATH": f"{HOME / 'bin'}:{os.environ['PATH']}"}
         self._example: Mapping[str, Any] = yaml.safe_load(values_path("try").read_text())
 
-    def up(self, *, has_operators: bool = False) -> None:
-        for script in ("up.sh", *(["operators.sh"] if has_operators else [])):
-            subprocess.run([_NODE / script], check=True, timeout=3600)
+    def up(self, *, operators: Sequence[str] = ()) -> None:
+        for script in (["up.sh"], ["operators.sh", *operators]):
+            subprocess.run([_NODE / script[0], *script[1:]], check=True, timeout=3600)
 
     def down(self) -> None:
         subprocess.run([_NODE / "down.sh"], check=True, timeout=_LONGEST_SECONDS)

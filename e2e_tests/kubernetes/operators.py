@@ -1,18 +1,20 @@
 """KEDA and Kueue in the node: images of their Go modules (node/operators.sh), and the manifests that they ship."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
 
 from e2e_tests.kubernetes.cluster import HOME, Cluster
 
-_OPERATORS = ("kueue", "keda")
+KUEUE, KEDA = "kueue", "keda"
+_METRICS = "apiservice/v1beta1.external.metrics.k8s.io"
 
 
-def install(cluster: Cluster) -> None:
-    """Returns when their Deployments have rolled out."""
-    cluster.import_images([f"local/{name}:1" for name in _OPERATORS])
-    for name in _OPERATORS:
+def install(cluster: Cluster, operators: Sequence[str]) -> None:
+    """Returns when their Deployments have rolled out, and KEDA's metrics are answered."""
+    cluster.import_images([f"local/{name}:1" for name in operators])
+    for name in operators:
         text = cluster.kubectl("kustomize", str(HOME / "operators" / name / "config" / "default"))
         objects = [_fitting(name, item) for item in yaml.safe_load_all(text)]
         kinds = [item for item in objects if item["kind"] in ("Namespace", "CustomResourceDefinition")]
@@ -22,7 +24,8 @@ def install(cluster: Cluster) -> None:
             if item["kind"] == "Deployment":
                 where = ("--namespace", item["metadata"]["namespace"])
                 cluster.kubectl("rollout", "status", f"deployment/{item['metadata']['name']}", "--timeout=5m", *where)
-    cluster.kubectl("wait", "--for=condition=Available", "--timeout=2m", "apiservice/v1beta1.external.metrics.k8s.io")
+    if KEDA in operators:
+        cluster.kubectl("wait", "--for=condition=Available", "--timeout=2m", _METRICS)
 
 
 def _fitting(name: str, item: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +13,7 @@ from e2e_tests.kubernetes import jobs, operators
 from e2e_tests.kubernetes.chart import CHART, EXAMPLES, manifests, render, rendered_path
 from e2e_tests.kubernetes.cluster import SERVICES, Cluster, is_ready, names
 from e2e_tests.kubernetes.report import Report
-from e2e_tests.kubernetes.scaling import scaled
+from e2e_tests.kubernetes.scaling import autoscaled, scaled
 from e2e_tests.points import PROBES, ROUND_EVENTS, points
 from e2e_tests.teaching import Pupil, await_more
 from e2e_tests.waiting import until
@@ -96,10 +96,10 @@ class Load:
 
 
 def run(
-    cluster: Cluster, *, next_tag: str, folder: Path, first_chart: Path = CHART, has_operators: bool = False
+    cluster: Cluster, *, next_tag: str, folder: Path, first_chart: Path = CHART, with_operators: Sequence[str] = ()
 ) -> Report:
     """Needs a node that runs and has the images of both tags. first_chart: what is installed, and upgraded to the chart
-    of this tree. has_operators: KEDA and Kueue are there to be installed."""
+    of this tree. with_operators: KEDA and Kueue, or one of them, are there to be installed."""
     report = Report()
     _check_the_chart(cluster, report)
     with report.step("install") as figures:
@@ -121,10 +121,13 @@ def run(
             jobs.begin(cluster, "helpers")
             figures["trainers of a round"] = count = jobs.helped_round(cluster, pupil, folder, job="helpers")
             report.expect(count == 2, f"a round that a Job's trainer should help with had {count} trainers")
-        if has_operators:
-            with report.step("KEDA and Kueue installed"):
-                operators.install(cluster)
+        autoscaled(cluster, pupil, next_tag, report)
+        if with_operators:
+            with report.step(f"{' and '.join(with_operators)} installed"):
+                operators.install(cluster, with_operators)
+        if operators.KEDA in with_operators:
             scaled(cluster, pupil, next_tag, report)
+        if operators.KUEUE in with_operators:
             jobs.queued(cluster, pupil, folder, next_tag, report)
     with report.step("uninstall") as figures:
         cluster.uninstall()

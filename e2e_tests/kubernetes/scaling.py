@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from e2e_tests.kubernetes.cluster import HTTP_PORTS, Cluster, is_ready
+from e2e_tests.kubernetes.cluster import HTTP_PORTS, Cluster, is_ready, names
 from e2e_tests.kubernetes.report import Report
 from e2e_tests.points import ROUND_EVENTS
 from e2e_tests.teaching import Pupil, await_more
@@ -79,6 +79,19 @@ def _follow(cluster: Cluster, path: Path, stop: threading.Event) -> None:
             new.replace(path)
 
 
+def autoscaled(cluster: Cluster, pupil: Pupil, tag: str, report: Report) -> None:
+    """A release that runs gets its autoscaler, and keeps every replica meanwhile. Needs KEDA's kinds, and not KEDA."""
+    with report.step("autoscaling of a release that runs") as figures, pupil.asking() as outcomes:
+        before = names(cluster.pods("serving"))
+        keda = {"enabled": True, "prometheus": f"http://{_ADDRESS}:{_PORT}", "serving": {"minReplicas": len(before)}}
+        cluster.helm("upgrade", values={"image": {"tag": tag}, "keda": keda})
+        figures["replicas of serving"] = len(before)
+        report.expect(names(cluster.pods("serving")) == before, f"the upgrade ended some of {before}")
+        await_more(outcomes)
+        _count(outcomes, figures, report)
+        cluster.helm("upgrade", values={"image": {"tag": tag}})
+
+
 def scaled(cluster: Cluster, pupil: Pupil, tag: str, report: Report) -> None:
     """One replica of serving and one trainer at rest; two of each while there is work, and one again."""
     with prometheus(cluster) as address:
@@ -89,15 +102,19 @@ def scaled(cluster: Cluster, pupil: Pupil, tag: str, report: Report) -> None:
                 _await_replicas(cluster, "serving", 2, figures)
                 await_more(outcomes)
             _await_replicas(cluster, "serving", 1, figures)
-            failed = sorted({outcome for outcome in outcomes if outcome != "ok"})
-            figures |= {"predictions": len(outcomes), "failed": sum(outcome != "ok" for outcome in outcomes)}
-            report.expect(not failed, f"predictions failed while KEDA scaled serving: {failed[:3]}")
+            _count(outcomes, figures, report)
         with report.step("KEDA: trainers by waiting examples") as figures:
             _work_waits(cluster, pupil, figures)
         _scale_by(cluster, address, tag, waitingExamples=_NEVER, freshnessSeconds=20)
         with report.step("KEDA: trainers by freshness") as figures:
             _work_waits(cluster, pupil, figures)
         cluster.helm("upgrade", values={"image": {"tag": tag}})
+
+
+def _count(outcomes: list[str], figures: dict[str, Any], report: Report) -> None:
+    failed = [outcome for outcome in outcomes if outcome != "ok"]
+    figures |= {"predictions": len(outcomes), "failed": len(failed)}
+    report.expect(not failed, f"predictions failed while KEDA scaled serving: {sorted(set(failed))[:3]}")
 
 
 def _scale_by(cluster: Cluster, address: str, tag: str, **trainer: int) -> None:

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Builds KEDA and Kueue from Go modules: images for the node, and the manifests that they ship for `kubectl kustomize`.
+# operators.sh [kueue] [keda]: builds them from Go modules: images for the node, and the manifests that they ship for
+# `kubectl kustomize`.
 # Into ${KUBE_HOME:-$HOME/.kube-local}/operators; long the first time on 2 cores, nothing when they are there.
 set -euo pipefail
 home=${KUBE_HOME:-$HOME/.kube-local}/operators; mkdir -p "$home"
@@ -18,5 +19,8 @@ build() {
     tar -C "$home/bin-$name" -c . | docker import -c 'USER 65532:65532' -c 'WORKDIR /' - "local/$name:1" >/dev/null
 }
 # In the order of their seconds. Kueue's dependencies hold JobSet's kinds; JobSet itself does not run.
-build kueue sigs.k8s.io/kueue@v0.17.0 "./cmd/kueue=manager"
-build keda github.com/kedacore/keda/v2@v2.18.1 "./cmd/operator=keda ./cmd/adapter=keda-adapter ./cmd/webhooks=keda-admission-webhooks"
+for name in "$@"; do case $name in
+  kueue) build kueue sigs.k8s.io/kueue@v0.17.0 "./cmd/kueue=manager" ;;
+  keda) build keda github.com/kedacore/keda/v2@v2.18.1 "./cmd/operator=keda ./cmd/adapter=keda-adapter ./cmd/webhooks=keda-admission-webhooks" ;;
+  *) echo "operators.sh knows kueue and keda, not $name" >&2; exit 2 ;;
+esac; done

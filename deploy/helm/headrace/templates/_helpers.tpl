@@ -241,6 +241,19 @@ spec:
   ports: {{- include "headrace.servicePorts" (list (index . 0) (index . 2) (index . 3)) | nindent 4 }}
 {{- end }}
 
+{{/* (list $ "serving" "Deployment" isScaled): the number of replicas. What an autoscaler scales keeps the number that it has:
+     without a number Kubernetes would take 1 when a release that runs gets its autoscaler. A first install has none. */}}
+{{- define "headrace.replicas" -}}
+{{- $root := index . 0 }}{{ $component := index . 1 }}
+{{- if not (index . 3) -}}
+replicas: {{ (index $root.Values $component).replicas }}
+{{- else -}}
+{{- with lookup "apps/v1" (index . 2) $root.Release.Namespace (printf "%s-%s" (include "headrace.fullname" $root) $component) -}}
+replicas: {{ .spec.replicas }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* (list $ persistence "data"): a claim of a StatefulSet's pods. */}}
 {{- define "headrace.claim" -}}
 - apiVersion: v1

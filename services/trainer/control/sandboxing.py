@@ -12,6 +12,7 @@ from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.eventlog.kafka_security import kafka_of
 from common.eventlog.open import brokers_of
 from common.eventlog.topics import examples_topic, labels_topic, predictions_topic
+from common.process.gpu import has_gpu
 from common.registry.catalog import LABELS, SKEW, RoundPlan
 from common.registry.client import RegistryClient
 from common.schema import Schema
@@ -64,6 +65,7 @@ def confining(
         memory_mib=settings.sandbox_memory_mib,
         file_mib=settings.sandbox_file_mib,
         open_files=_OPEN_FILES,
+        has_gpu=has_gpu(),
     )  # fmt: skip
 
     def confined(assignment: RoundAssignment) -> RoundAssignment:
@@ -124,6 +126,7 @@ def _with_log(
     return replace(
         base, write=tuple(write), read=tuple(read), ports=tuple(sorted(ports)) if alone else None,
         resolves_names=not all(map(_is_address, servers)),
+        has_gpu=base.has_gpu and alone,  # processes that it forks could not name their threads, and would take the CPU
     )  # fmt: skip
 
 

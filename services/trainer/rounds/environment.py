@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from common.definition.trees import TREE_ESTIMATORS
 from common.facts import present
+from common.process.gpu import has_gpu
 from common.registry.catalog import FIRED
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.parameter_servers import section_of
@@ -62,6 +63,13 @@ def environment_of(assignment: RoundAssignment) -> dict[str, Any]:
             **{FIRED: assignment.plan.configuration.get(FIRED)},
         ),
     }
+
+
+def misses_gpu() -> bool:
+    """Whether TensorFlow was built for GPUs and finds none where the machine shows one: rounds then take the CPU. As
+    `environment_of`: in a round's process only."""
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    return has_gpu() and tf.test.is_built_with_cuda() and not is_hidden and not tf.config.list_physical_devices("GPU")
 
 
 def _engine_of(assignment: RoundAssignment) -> dict[str, str]:

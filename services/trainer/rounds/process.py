@@ -1,5 +1,6 @@
 """One round in a process of its own, from its assignment to its last word, whatever happens to it."""
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from services.trainer.learn.steps import NotFiniteError
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Done, Failed, FailureKind, Rebuilt, Report, RunRound, Shrunk, Stopped
 from services.trainer.rounds import judging, parameter_servers, rebuild_check, teamwork
-from services.trainer.rounds.environment import environment_of
+from services.trainer.rounds.environment import environment_of, misses_gpu
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator
 from services.trainer.rounds.inputs import log_of, version_dir
 from services.trainer.rounds.kept import Kept, NotAsFreshError
@@ -28,6 +29,7 @@ from services.trainer.rounds.own_export import Scorer
 from services.trainer.rounds.publishing import Trained
 from services.trainer.shards.team import Team, WorkerLostError
 
+logger = logging.getLogger(__name__)
 _WATCH_SECONDS = 2.0
 """A step that fails is heard of before the worker that was lost is seen to have ended; the watch ends this process with
 that word (teamwork.py)."""
@@ -54,6 +56,8 @@ def run_round(assignment: RoundAssignment, report: Report, stop_requested: Calla
         evaluator = means.enter_context(closing(Evaluator.of(assignment)))
         coordinator = means.enter_context(parameter_servers.led_by_this(assignment))
         alone = means.enter_context(teamwork.led_by_this(assignment, report, _help))
+        if misses_gpu():
+            logger.warning("the machine has a GPU that CUDA cannot use in this round, which takes the CPU")
         kept = Kept(_leaves_because(assignment, evaluator))
         process = _Process(fresh, evaluator, replace(alone, coordinator=coordinator), kept)
         process.run(assignment, report, stop_requested)

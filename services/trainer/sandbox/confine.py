@@ -42,7 +42,9 @@ def enter(rules: SandboxRules) -> None:
         has_ports = rules.ports is None or bool(rules.ports)
         shares = rules.ports is None or not rules.memory_mib
         steps += [
-            lambda: seccomp.restrict(allow_tcp=has_ports, allow_udp=rules.resolves_names, allow_shared_memory=shares)
+            lambda: seccomp.restrict(
+                allow_tcp=has_ports, allow_udp=rules.resolves_names, allow_shared_memory=shares, allow_gpu=rules.has_gpu
+            )
         ]
     if is_own_user:
         steps.insert(0, _become_a_user_of_its_own)
@@ -134,6 +136,8 @@ def _paths(rules: SandboxRules) -> Iterator[tuple[str, int]]:
     yield from ((f"/dev/{name}", landlock.USE_DEVICE) for name in _DEVICES)
     yield "/dev/zero", landlock.READ  # written to and shared, it is memory that no limit counts
     yield from ((str(path), landlock.USE_DEVICE | landlock.READ) for name in _GPUS for path in Path("/dev").glob(name))
+    if rules.has_gpu:  # CUDA names its threads there: of this process, not of those that it forks
+        yield "/proc/self/task", landlock.UPDATE
     if rules.ports is None:  # several processes, which share memory
         yield "/dev/shm", landlock.WRITE  # noqa: S108 - where POSIX's shared memory lies
     yield from ((path, landlock.WRITE) for path in rules.write)

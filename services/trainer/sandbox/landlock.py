@@ -29,6 +29,7 @@ READ = _READ_FILE | LIST
 RUN = READ | _EXECUTE
 WRITE = READ | _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _REFER | _TRUNCATE
 """Regular files and folders; no links, devices, pipes and sockets are made."""
+UPDATE = READ | _WRITE_FILE
 USE_DEVICE = _READ_FILE | _WRITE_FILE | _IOCTL_DEV
 TCP_ABI, SCOPE_ABI = 4, 6
 _libc = ctypes.CDLL(None, use_errno=True)

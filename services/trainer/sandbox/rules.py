@@ -15,6 +15,7 @@ class SandboxRules:
     ports: TCP ports that may be connected to; None: any, and any may be listened on.
     resolves_names: UDP is needed, for DNS.
     processes, memory_mib, file_mib, open_files: limits; 0: none.
+    has_gpu: CUDA may begin: it names its threads in /proc and binds a Unix socket of packets.
     """
 
     mode: str = OFF
@@ -26,6 +27,7 @@ class SandboxRules:
     memory_mib: int = 0
     file_mib: int = 0
     open_files: int = 0
+    has_gpu: bool = False
 
 
 _NAMES = frozenset(

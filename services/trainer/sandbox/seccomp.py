@@ -30,6 +30,7 @@ _AUDIT_ARCH: Mapping[str, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _SOCKET_CALL: Mapping[str, int] = {"x86_64": 41, "aarch64": 198}
 _SOCKETPAIR_CALL: Mapping[str, int] = {"x86_64": 53, "aarch64": 199}
 """Of datagrams, one end of a pair reaches every Unix socket of datagrams that has a name."""
+_CONNECT: Mapping[str, int] = {"x86_64": 42, "aarch64": 203}
 _MMAP: Mapping[str, int] = {"x86_64": 9, "aarch64": 222}
 _MEMFD: Mapping[str, tuple[int, ...]] = {"x86_64": (319, 447), "aarch64": (279, 447)}
 """memfd_create, memfd_secret."""
@@ -88,10 +89,16 @@ def forbid_new_privileges() -> None:
         raise OSError(ctypes.get_errno(), "no_new_privs cannot be set")
 
 
-def restrict(*, allow_tcp: bool, allow_udp: bool, allow_shared_memory: bool) -> None:
-    """Needs no_new_privs. Raises OSError: the kernel refuses."""
+def restrict(*, allow_tcp: bool, allow_udp: bool, allow_shared_memory: bool, allow_gpu: bool = False) -> None:
+    """Needs no_new_privs. Raises OSError: the kernel refuses.
+
+    Args:
+        allow_gpu: Unix sockets of packets: cuInit binds one to an abstract name. None is connected where the process
+            connects nowhere.
+    """
     machine = platform.machine()
-    program = _program(machine, [] if allow_shared_memory else _no_shared_memory(machine), allow_tcp, allow_udp)
+    memory = [] if allow_shared_memory else _no_shared_memory(machine)
+    program = _program(machine, memory, allow_tcp, allow_udp, allow_gpu)
     whole = _Program(len(program) // 8, program)
     if _libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(whole), 0, 0):
         code = ctypes.get_errno()
@@ -108,7 +115,7 @@ def _no_shared_memory(machine: str) -> list[bytes]:
     return [*of_memfd, *_if(_IF_EQUAL, _MMAP[machine], of_mmap)]
 
 
-def _program(machine: str, memory: list[bytes], allow_tcp: bool, allow_udp: bool) -> bytes:
+def _program(machine: str, memory: list[bytes], allow_tcp: bool, allow_udp: bool, allow_gpu: bool) -> bytes:
     types = [*([socket.SOCK_STREAM] if allow_tcp else []), *([socket.SOCK_DGRAM] if allow_udp else [])]
     protocols = [socket.IPPROTO_IP, socket.IPPROTO_TCP, *([socket.IPPROTO_UDP] if allow_udp else [])]
     no_socket = _errno(errno.EACCES)
@@ -117,8 +124,13 @@ def _program(machine: str, memory: list[bytes], allow_tcp: bool, allow_udp: bool
         *_unless(_IF_EQUAL, types, no_socket), _step(_LOAD, _THIRD_ARGUMENT),
         *_unless(_IF_EQUAL, protocols, no_socket), _step(_RETURN, _ALLOW),
     ]  # fmt: skip
+    of_packets = [
+        _step(_LOAD, _SECOND_ARGUMENT), _step(_AND, _SOCKET_TYPE),
+        *_unless(_IF_EQUAL, [socket.SOCK_SEQPACKET], no_socket), _step(_RETURN, _ALLOW),
+    ]  # fmt: skip
     of_sockets = [
-        _step(_LOAD, _FIRST_ARGUMENT), *_unless(_IF_EQUAL, [socket.AF_INET, socket.AF_INET6], no_socket), *of_type
+        _step(_LOAD, _FIRST_ARGUMENT), *(_if(_IF_EQUAL, socket.AF_UNIX, of_packets) if allow_gpu else []),
+        *_unless(_IF_EQUAL, [socket.AF_INET, socket.AF_INET6], no_socket), *of_type,
     ]  # fmt: skip
     of_pairs = [
         _step(_LOAD, _SECOND_ARGUMENT), _step(_AND, _SOCKET_TYPE),
@@ -133,6 +145,7 @@ def _program(machine: str, memory: list[bytes], allow_tcp: bool, allow_udp: bool
         *_if(_IF_EQUAL, _CLONE3, [_errno(errno.ENOSYS)]),
         *(step for number in DENIED[machine].values() for step in _if(_IF_EQUAL, number, [_errno(errno.EPERM)])),
         *memory,
+        *(_if(_IF_EQUAL, _CONNECT[machine], [no_socket]) if allow_gpu and not allow_tcp else []),
         *_if(_IF_EQUAL, _CLONE[machine], of_clone),
         *_if(_IF_EQUAL, _SOCKET_CALL[machine], of_sockets),
         *_if(_IF_EQUAL, _SOCKETPAIR_CALL[machine], of_pairs),

@@ -32,6 +32,7 @@ class Ground:
     unix_socket: str
     unix_datagrams: str
     ports: tuple[int, ...] = (1,)
+    has_gpu: bool = False
 
     def assignment(self, attempt: str) -> RoundAssignment:
         told = {name: str(self.folder / name) for name in ("registry", "other_model", "events", "elsewhere")}
@@ -53,7 +54,7 @@ class Ground:
         rules = SandboxRules(
             REQUIRE, write=(str(self.folder / "rounds" / "m"),), read=(str(self.folder / "events"),), ports=self.ports,
             processes=escapes.FORKS // 2, memory_mib=escapes.DATA_BYTES >> 21, file_mib=escapes.FILE_BYTES >> 21,
-            open_files=escapes.FILES // 2,
+            open_files=escapes.FILES // 2, has_gpu=self.has_gpu,
         )  # fmt: skip
         return replace(assignment, sandbox=rules)
 
@@ -116,8 +117,12 @@ def tried(ground: Ground, free: ZygoteClient, scrubbed_zygote: ZygoteClient) -> 
     return tried
 
 
+@pytest.mark.parametrize("has_gpu", [False, True])
 @pytest.mark.parametrize("attempt", escapes.ATTEMPTS)
-def test_no_attempt_gets_out_of_the_sandbox(tried: Callable[..., Done | Failed], attempt: str) -> None:
+def test_no_attempt_gets_out_of_the_sandbox(
+    ground: Ground, tried: Callable[..., Done | Failed], attempt: str, has_gpu: bool
+) -> None:
+    ground.has_gpu = has_gpu
     found = tried(attempt, confined=True)
     assert isinstance(found, Failed), f"{attempt} got out"
 
@@ -139,6 +144,19 @@ def test_a_round_that_connects_nowhere_makes_no_socket(ground: Ground, tried: Ca
     found = tried("make_a_socket", confined=True)
     assert isinstance(found, Failed)
     assert found.reason.startswith("PermissionError")
+
+
+def test_cuda_begins_where_there_is_a_gpu_and_connects_to_nobody(
+    ground: Ground, tried: Callable[..., Done | Failed]
+) -> None:
+    ground.ports = ()
+    assert isinstance(tried("begin_as_cuda_does", confined=True), Failed)
+    ground.has_gpu = True
+    found = tried("begin_as_cuda_does", confined=True)
+    assert isinstance(found, Done), found
+    refused = tried("connect_a_socket_of_packets", confined=True)
+    assert isinstance(refused, Failed)
+    assert refused.reason.startswith("PermissionError")
 
 
 @pytest.mark.parametrize("confined", [True, False])

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Ground:
 def run_round(assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool]) -> None:
     """Makes the attempt that the plan names; it is done where it was successful."""
     told = dict(assignment.plan.configuration)
-    attempt = {**ATTEMPTS, **NEEDS}[told["attempt"]]
+    attempt = {**ATTEMPTS, **NEEDS, **OF_CUDA}[told["attempt"]]
     folders = {name: Path(told[name]) for name in ("registry", "other_model", "events", "elsewhere")}
     ground = Ground(
         Path(assignment.work_dir), **folders, closed_port=told["closed_port"], unix_socket=told["unix"],
@@ -193,6 +194,27 @@ def talk_to_itself(ground: Ground) -> None:
             theirs.recv(1)
 
 
+def begin_as_cuda_does(ground: Ground) -> None:
+    """cuInit names its threads, and binds a socket of packets that other processes may ask for memory."""
+    has_name = threading.Event()
+    thread = threading.Thread(target=has_name.wait, args=(60,))
+    thread.start()
+    try:
+        with Path(f"/proc/self/task/{thread.native_id}/comm").open("r+") as name:
+            name.write("cuda")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as shared:
+            shared.bind(f"\0cuda-uvmfd-{os.getpid()}")
+            shared.listen()
+    finally:
+        has_name.set()
+        thread.join()
+
+
+def connect_a_socket_of_packets(ground: Ground) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as out:
+        out.connect("\0somebody")
+
+
 def leave_a_process_behind(ground: Ground) -> None:
     """In a session of its own, with nobody above it; it says its number."""
     reader, writer = os.pipe()
@@ -261,3 +283,6 @@ NEEDS: Mapping[str, Callable[[Ground], None]] = {
     for found in (start_an_interpreter_as_for_the_converters, make_a_socket, talk_to_itself, leave_a_process_behind)
 }
 """What a round has to be able to do."""
+OF_CUDA: Mapping[str, Callable[[Ground], None]] = {
+    found.__name__: found for found in (begin_as_cuda_does, connect_a_socket_of_packets)
+}

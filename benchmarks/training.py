@@ -219,19 +219,23 @@ def platform_pass(model: BuiltModel, arrays: Arrays, count: int) -> Callable[[],
 
 
 def keras_pass(model: BuiltModel, arrays: Arrays, *, own_step: bool = False) -> Callable[[], None]:
-    """`fit` over the arrays; `own_step`: as Case says."""
+    """`fit` over the arrays; `own_step`: as Case says.
+
+    Without XLA, Keras's choice where there is a GPU: it refuses variables of words, which lie on the CPU.
+    """
     optimizer = (model.compiled_by_user.optimizers or (make_optimizer(model.definition.training),))[0]
     raw, labels = _raw(model, arrays), _labels(model, arrays)
     plain: keras.Model
     if model.compiled_by_user.has_train_step and not own_step:
         plain, taught = model.network, next(iter(labels.values()))
-        plain.compile(optimizer)
+        plain.compile(optimizer, jit_compile=False)
     elif own_step:
         plain, taught = _Stepped(model), labels
-        plain.compile(optimizer)
+        plain.compile(optimizer, jit_compile=False)
     else:
         plain, taught = _by_layers(model), labels
-        plain.compile(optimizer, {head.name: _loss_of(model, head) for head in model.heads})
+        losses = {head.name: _loss_of(model, head) for head in model.heads}
+        plain.compile(optimizer, losses, jit_compile=False)
 
     def learn() -> None:
         plain.fit(raw, taught, batch_size=model.definition.training.batch_size, epochs=1, verbose=0)

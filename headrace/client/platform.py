@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlencode
 
-from common.errors import HeadraceError, NotFound, Unavailable
+from common.errors import Conflict, HeadraceError, NotFound, Unavailable
 from common.registry.catalog import PRODUCTION, AliasChange, FileEntry, Model, Round, Stream
 from common.registry.paths import path_below
 from headrace.client.bodies import build, segment
@@ -158,6 +158,31 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
 
         directory, files = self._fetched(model, version, None)
         return LoadedVersion(directory, files, version or self.model(model).aliases[PRODUCTION])
+
+    def loaded_point(self, model: str, round_id: str) -> Any:
+        """A round's newest resume point, which answers as `loaded` does, as version 0. Needs TensorFlow and the
+        trainer's packages here, and runs the definition's code.
+
+        Raises:
+            NotFound: there is no such round, or it has no resume point. Conflict: it has made a version. InvalidInput:
+                what it needs is not installed. DataLoss: a file is not what its digest says.
+        """
+        from headrace.client.loading import LoadedVersion
+        from headrace.client.point import write_point
+
+        directory = Path(tempfile.mkdtemp(prefix=f"headrace-{model}-"))
+        answer = self._registry.get(f"/v1/models/{segment(model)}/rounds/{segment(round_id)}")
+        found = build(Round, answer)
+        if found.version:
+            raise Conflict(f"round {round_id} has made version {found.version}; name that version")
+        if not answer.get("resume_point"):
+            raise NotFound(f"round {round_id} is {found.state}, and has no resume point")
+        for item in answer["resume_point"]["files"]:
+            entry = build(FileEntry, item)
+            self.fetch_file(entry, path_below(directory / "point", entry.path))
+        stream = self.stream(found.plan.stream, schema_version=found.plan.schema_version)
+        files = write_point(directory, self.definition(found.plan.definition_digest), stream.schema_json)
+        return LoadedVersion(directory, files, 0)
 
     def fetch_file(self, entry: FileEntry, path: Path) -> None:
         """Writes one file of a version. Raises DataLoss: it is not what its digest says."""

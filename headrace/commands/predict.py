@@ -65,6 +65,9 @@ def predict(
     here: Annotated[
         bool, typer.Option("--here", help="Load the version into this process and ask it; no replica has to have it.")
     ] = False,
+    round_id: Annotated[
+        str, typer.Option("--round", help="With --here: ask the resume point of this round, which made no version.")
+    ] = "",
     timeout: Annotated[float, typer.Option(help="Seconds for all of it.", min=0.001)] = 30.0,
 ) -> None:
     """Ask for predictions and print the answer as JSON."""
@@ -80,15 +83,15 @@ def predict(
         raise InvalidInput("--to takes the answers to the rows of --file")
     if file is not None and is_topic(file) and not to:
         raise InvalidInput("rows of a topic need --to, a file or a topic for their answers")
-    if is_async and use_grpc:
-        raise InvalidInput("asynchronous predictions have no gRPC door; leave out --grpc or --async")
-    if here and (url or use_grpc or is_async):
-        raise InvalidInput("--here asks no server; leave out --url, --grpc and --async")
+    _check_ways(
+        is_async=is_async, use_grpc=use_grpc, has_url=bool(url), here=here, is_round=bool(round_id),
+        is_version=bool(version or label),
+    )  # fmt: skip
     target = Target(model, version, label, signature)
     document = None if file is not None else _document(sys.stdin.read() if request == "-" else request)
     with (
-        _with_reason(session, target, is_ours=not url),
-        nullcontext(_loaded(session, target))
+        _with_reason(session, target, is_ours=not (url or round_id)),
+        nullcontext(_loaded(session, target, round_id))
         if here
         else _client(session, url, use_grpc=use_grpc, timeout_seconds=timeout) as client,
     ):
@@ -120,8 +123,20 @@ def predict(
             echo(f"{counted(answer['labelled'], 'row')} with {known.label if known else 'a label'}: {listed}", err=True)
 
 
-def _loaded(session: Session, target: Any) -> Any:
+def _check_ways(*, is_async: bool, use_grpc: bool, has_url: bool, here: bool, is_round: bool, is_version: bool) -> None:
+    """Raises InvalidInput: two options do not go together."""
+    if is_async and use_grpc:
+        raise InvalidInput("asynchronous predictions have no gRPC door; leave out --grpc or --async")
+    if here and (has_url or use_grpc or is_async):
+        raise InvalidInput("--here asks no server; leave out --url, --grpc and --async")
+    if is_round and (not here or is_version):
+        raise InvalidInput("--round names a resume point: it needs --here, and no --version or --label")
+
+
+def _loaded(session: Session, target: Any, round_id: str) -> Any:
     with session.client(timeout_seconds=60.0) as client:
+        if round_id:
+            return client.loaded_point(target.model, round_id)
         number = target.version or client.model(target.model).aliases.get(target.label or PRODUCTION, 0)
         if target.label and not number:
             raise NotFound(f"model {target.model} has no alias {target.label}")

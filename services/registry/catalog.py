@@ -25,6 +25,7 @@ from common.registry.catalog import (
     JsonMap,
     Lease,
     Model,
+    ResumePoint,
     Round,
     RoundPlan,
     Stream,
@@ -248,6 +249,12 @@ class Catalog:
         if found.plan.model != model:
             raise NotFound(f"there is no round {round_id} of {model}")
         return found
+
+    def resume_point(self, model: str, round_id: str) -> ResumePoint | None:
+        """The round's newest; None where none was saved. Raises as get_round does."""
+        self.get_round(model, round_id)
+        with self._database.read() as connection:
+            return rounds.resume_point_of(rounds.row_of(connection, round_id))
 
     def lease_round(
         self, holder: str, *, ttl_seconds: float, models: Sequence[str] = (), secret: str = ""

@@ -193,7 +193,6 @@ def end_failed(
         state=str(RoundState.FAILED),
         reason=reason,
         lease_expires_at=0.0,
-        resume_point_json="",
         failure_json=json_text(known),
     )
     models.change(

@@ -131,30 +131,24 @@ class KafkaClients:
             time.sleep(pauses.next_seconds())
 
     def _administer(self) -> KafkaAdminClient:
-        with self._lock:
-            if self._admin is not None:
-                return self._admin
-        admin = self._connect(self._new_admin)
-        with self._lock:
-            if self._admin is None and not self._closed:
-                self._admin = admin
-                return admin
-            first = self._admin
-        admin.close()  # another thread was faster
-        return first or self._administer()
+        return self._shared("_admin", self._new_admin, KafkaAdminClient.close)
 
     def producer(self) -> KafkaProducer:
-        with self._lock:
-            if self._producer is not None:
-                return self._producer
-        producer = self._connect(self._new_producer)
-        with self._lock:
-            if self._producer is None and not self._closed:
-                self._producer = producer
-                return producer
-            first = self._producer
-        producer.close(timeout=0)
-        return first or self.producer()
+        return self._shared("_producer", self._new_producer, lambda late: late.close(timeout=0))
+
+    def _shared(self, name: str, make: Callable[[], _Client], close: Callable[[_Client], object]) -> _Client:
+        """The client that all threads share in this attribute; where none is there yet, it is made outside the lock."""
+        while True:
+            with self._lock:
+                kept: _Client | None = getattr(self, name)
+            if kept is not None:
+                return kept
+            made = self._connect(make)
+            with self._lock:
+                if getattr(self, name) is None and not self._closed:
+                    setattr(self, name, made)
+                    return made
+            close(made)  # another thread was faster
 
     def replace_producer(self, failed: KafkaProducer) -> None:
         """An idempotent producer that met certain errors refuses everything from then on; the next append has a new

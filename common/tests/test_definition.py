@@ -77,10 +77,6 @@ def test_what_is_left_out_has_the_defaults_of_the_dataclasses() -> None:
     assert definition.features["x"] == Numeric("x", "x", "none", False)
 
 
-def test_min_examples_of_the_gate_is_part_of_the_stored_rule() -> None:
-    assert parse_definition(files(gate={"min_examples": 50})).gate.to_mapping()["min_examples"] == 50
-
-
 def test_the_gates_default_metric_follows_the_task() -> None:
     regression = parse_definition(files(estimator="linear_regressor", label="amount"))
     assert (regression.gate.metric, regression.gate.direction) == ("rmse", "lower")

@@ -13,14 +13,11 @@ _BUILD = "def build_model(schema, parameters):\n    return 1\n"
     ("code", "reason"),
     [
         ("x = 1\ndef build_model(:\n", "model.py, line 2 is not Python"),
-        (
-            "def make():\n    def build_model(schema, parameters): ...\n",
-            "model.py has neither build_model.* nor model_fn",
-        ),
-        (
-            f"import os, blocks\n{_BUILD}",
-            "model.py, line 1 imports blocks as if it were installed.* from . import blocks",
-        ),
+        ("x = 1\0", "model.py"),
+        ("(" * 10_000, "model.py"),
+        ("-" * 100_000 + "1", "model.py"),
+        ("def make():\n    def build_model(schema, parameters): ...\n", "has neither build_model.* nor model_fn"),
+        (f"import os, blocks\n{_BUILD}", "line 1 imports blocks as if it were installed.* from . import blocks"),
         (f"from blocks.deep import wide\n{_BUILD}", "line 1 imports blocks.deep .* from .blocks import NAME"),
     ],
 )

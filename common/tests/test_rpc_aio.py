@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -41,18 +41,13 @@ class _Servicer(ingest_pb2_grpc.IngestServiceServicer):
 
 
 @asynccontextmanager
-async def _server(
-    health: Health, *, max_concurrent_calls: int = 100, options: Sequence[tuple[str, str | int]] = ()
-) -> AsyncIterator[int]:
-    """Its port."""
+async def _server(health: Health, **bounds: Any) -> AsyncIterator[int]:
+    """Its port; `bounds` of start_aio_server."""
     server, port = await start_aio_server(
         "127.0.0.1:0",
         lambda server: ingest_pb2_grpc.add_IngestServiceServicer_to_server(_Servicer(), server),
-        service_names=(_SERVICE,),
-        service_health=health,
-        max_concurrent_calls=max_concurrent_calls,
-        options=options,
-    )
+        service_names=(_SERVICE,), service_health=health, **({"max_concurrent_calls": 100} | bounds),
+    )  # fmt: skip
     try:
         yield port
     finally:
@@ -60,13 +55,8 @@ async def _server(
 
 
 @asynccontextmanager
-async def _channel(
-    health: Health, *, max_concurrent_calls: int = 100, options: Sequence[tuple[str, str | int]] = ()
-) -> AsyncIterator[grpc.aio.Channel]:
-    async with (
-        _server(health, max_concurrent_calls=max_concurrent_calls, options=options) as port,
-        open_aio_channel(f"127.0.0.1:{port}") as channel,
-    ):
+async def _channel(health: Health, **bounds: Any) -> AsyncIterator[grpc.aio.Channel]:
+    async with _server(health, **bounds) as port, open_aio_channel(f"127.0.0.1:{port}") as channel:
         yield channel
 
 

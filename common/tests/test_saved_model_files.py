@@ -68,29 +68,18 @@ def restored_by(path: str) -> Graph:
 
 
 def readers() -> Iterator[tuple[str, Graph, str]]:
-    """What each tries, its graph, and the words of the refusal."""
-    elsewhere = "none of its assets"
-    savers = "is the saver's, and is used elsewhere"
-    yield (
-        "an asset when called, which has the constant's value then",
-        graph(("table", _TABLE, ("handle", "words")), ("y", "Identity", ("x", "^table")), call="y:0"),
-        "when a signature is called",
-    )
-    yield (
-        "the same by a signature of the loader that gives a tensor",
-        graph(("table", _TABLE, ("handle", "words")), ("y", "Identity", ("x", "^table")), load="y:0"),
-        "when a signature is called",
-    )
+    """The place, its graph, and the words of the refusal."""
+    elsewhere, savers = "none of its assets", "is the saver's, and is used elsewhere"
+    used = ("table", _TABLE, ("handle", "words")), ("y", "Identity", ("x", "^table"))
+    yield "an asset when called, which has the constant's value then", graph(*used, call="y:0"), "when a signature is"
+    yield "the same by a loader's signature that gives a tensor", graph(*used, load="y:0"), "when a signature is called"
     yield "variables of another place", graph(("other", "Const", ()), ("restored", _RESTORE, ("other",))), savers
     yield "the same through a function", restored_by("other"), savers
     yield "the same while the version is loaded", graph(("main", _RESTORE, ("file",)), load="main"), savers
     for name in ("saved_model_main_op", "legacy_init_op"):
         yield f"the same, by {name}", by_collection(name), savers
-    yield (
-        "a write while variables are restored",
-        graph(("restored", "NoOp", ("^write",)), ("write", "SaveV2", ("file",))),
-        savers,
-    )
+    written = graph(("restored", "NoOp", ("^write",)), ("write", "SaveV2", ("file",)))
+    yield "a write while variables are restored", written, savers
     yield "a path that an object captured", called_with(bound="constant"), elsewhere
     yield "the same where the graph does not call it", called_with(bound="constant", is_called=False), elsewhere
     yield "a function that TensorFlow swaps in", called_with(swapped=True), elsewhere

@@ -179,12 +179,8 @@ def test_another_authority_is_taken_by_doors_and_by_calls_without_a_restart(tmp_
         stub = channel.stub(health_pb2_grpc.HealthStub)
         stub.Check(health_pb2.HealthCheckRequest(), timeout=10)
         other = _files(tmp_path / "b")
-        for old, new in zip(
-            (files.authorities, files.key, files.certificate),
-            (other.authorities, other.key, other.certificate),
-            strict=True,
-        ):
-            Path(old).write_bytes(Path(new).read_bytes())
+        for part in ("authorities", "key", "certificate"):
+            Path(getattr(files, part)).write_bytes(Path(getattr(other, part)).read_bytes())
         newcomer = Tls.of(other)
         wait_until(lambda: _answers(doors, newcomer), "the doors showing the other authority's certificate")
         wait_until(lambda: _checks(stub), "a call that trusts the other authority")
@@ -269,10 +265,8 @@ def test_certificates_are_issued_again_in_their_last_third_and_keep_their_key(tm
     assert issue_missing(tmp_path, ["a", "b"], hosts=[], days=90) == [tmp_path / "a"]
     assert 89 < days_left(tmp_path / "a") <= 90
     assert (tmp_path / "a" / KEY).read_bytes() == key
-    assert issue_missing(tmp_path, ["a", "b"], hosts=["db.example", "0:0::1"], days=90) == [
-        tmp_path / "a",
-        tmp_path / "b",
-    ]
+    both = [tmp_path / "a", tmp_path / "b"]
+    assert issue_missing(tmp_path, ["a", "b"], hosts=["db.example", "0:0::1"], days=90) == both
     assert issue_missing(tmp_path, ["a", "b"], hosts=["::1"], days=90) == []
     assert issue_missing(tmp_path, ["a"], hosts=["other.example"], days=90) == [tmp_path / "a"]
     assert issue_missing(tmp_path, ["a"], hosts=["db.example", "::1", "other.example"], days=90) == []

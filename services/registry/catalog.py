@@ -74,6 +74,7 @@ Answer = TypeVar("Answer")
 _MAX_REASON = 1500
 ModelChange = Literal["pause", "resume", "unpin", "archive", "restore"]
 StreamChange = Literal["archive", "restore"]
+RoundChange = Literal["fail", "stop", "resume"]
 
 
 class _Undo(Exception):
@@ -108,6 +109,19 @@ def _reading(
             return question(connection, *given, **named)
 
     method.__doc__ = question.__doc__
+    return method
+
+
+def _writing(
+    change: Callable[Concatenate[Transaction, Given], Answer],
+) -> Callable[Concatenate["Catalog", Given], Answer]:
+    """The change as a method of the catalog, in a transaction: what machines repeat, which the audit log leaves out."""
+
+    def method(catalog: "Catalog", /, *given: Given.args, **named: Given.kwargs) -> Answer:
+        with catalog._database.write() as transaction:
+            return change(transaction, *given, **named)
+
+    method.__doc__ = change.__doc__
     return method
 
 
@@ -267,15 +281,8 @@ class Catalog:
                 transaction, holder=leaseholder, ttl_seconds=ttl_seconds, models=models, rules=self._limits.lease_rules
             )
 
-    def renew_lease(self, round_id: str, token: int, *, ttl_seconds: float, progress: JsonMap) -> Lease:
-        with self._database.write() as transaction:
-            return leases.renew_lease(
-                transaction, round_id=round_id, token=token, ttl_seconds=ttl_seconds, progress=progress
-            )
-
-    def release_round(self, round_id: str, token: int, *, reason: str) -> Round:
-        with self._database.write() as transaction:
-            return leases.release_round(transaction, round_id=round_id, token=token, reason=reason)
+    renew_lease = _writing(leases.renew_lease)
+    release_round = _writing(leases.release_round)
 
     def offer_help(self, offer: Offer, *, left: str = "") -> Orders:
         return self._teams.offer(offer, left=left)
@@ -305,22 +312,16 @@ class Catalog:
                 rules=self._limits.lease_rules,
             )
 
-    def fail_round_by_hand(self, model: str, round_id: str, *, by: str, reason: str) -> Round:
-        change = partial(leases.fail_round_by_hand, rules=self._limits.lease_rules)
-        return self._change_round("fail_round", change, model, round_id, by, reason)
-
-    def stop_round(self, model: str, round_id: str, *, by: str, reason: str) -> Round:
-        return self._change_round("stop_round", leases.stop_round, model, round_id, by, reason)
-
-    def resume_round(self, model: str, round_id: str, *, by: str, reason: str) -> Round:
-        return self._change_round("resume_round", leases.resume_round, model, round_id, by, reason)
-
-    def _change_round(
-        self, name: str, change: Callable[..., Round], model: str, round_id: str, by: str, reason: str
-    ) -> Round:
-        with self._decided(name, by=by, reason=reason, model=model, round_id=round_id) as transaction:
+    def change_round(self, model: str, round_id: str, how: RoundChange, *, by: str, reason: str) -> Round:
+        """A person's decision. Raises NotFound, also when the round is another model's; Conflict, InvalidInput."""
+        changes: dict[RoundChange, Callable[..., Round]] = {
+            "fail": partial(leases.fail_round_by_hand, rules=self._limits.lease_rules),
+            "stop": leases.stop_round,
+            "resume": leases.resume_round,
+        }
+        with self._decided(f"{how}_round", by=by, reason=reason, model=model, round_id=round_id) as transaction:
             self.get_round(model, round_id)
-            return change(transaction, round_id=round_id, by=by, reason=reason)
+            return changes[how](transaction, round_id=round_id, by=by, reason=reason)
 
     def put_resume_point(self, round_id: str, token: int, *, state: JsonMap, files: Sequence[FileEntry]) -> Round:
         check_manifest(files)

@@ -10,6 +10,8 @@ from kafka import KafkaAdminClient, TopicPartition
 
 from common.eventlog.base import EventLog
 from common.eventlog.open import open_event_log
+from common.eventlog.segment_log import SegmentLog
+from common.eventlog.tests.segments import segment_log
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,19 @@ def log(under_test: LogUnderTest) -> Iterator[EventLog]:
     opened = under_test.open()
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Of a log of segments with topic TOPIC of one partition."""
+    with segment_log(tmp_path / "log"):
+        return tmp_path / "log"
+
+
+@pytest.fixture
+def segments(directory: Path) -> Iterator[SegmentLog]:
+    with segment_log(directory) as opened:
+        yield opened
 
 
 @pytest.fixture

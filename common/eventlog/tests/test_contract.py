@@ -191,9 +191,7 @@ def test_a_closed_log_says_so(log: EventLog, topic: str) -> None:
 def test_retention_removes_old_records_and_nothing_is_skipped_silently(
     under_test: LogUnderTest, log: EventLog, topic: str
 ) -> None:
-    offsets = []
-    for number in range(40):
-        offsets += log.append(topic, 0, [record(b"%d" % number * 100)])
+    offsets = [log.append(topic, 0, [record(b"%d" % number * 100)])[0] for number in range(40)]
     end = log.end_position(topic)[0]
     under_test.expire(topic, offsets[20])
     start = log.start_position(topic)[0]
@@ -212,9 +210,7 @@ def test_retention_removes_old_records_and_nothing_is_skipped_silently(
 def test_retention_under_a_reader_ends_it_or_lets_it_finish(
     under_test: LogUnderTest, log: EventLog, topic: str
 ) -> None:
-    offsets = []
-    for number in range(40):
-        offsets += log.append(topic, 0, [record(b"%d" % number * 100)])
+    offsets = [log.append(topic, 0, [record(b"%d" % number * 100)])[0] for number in range(40)]
     reader = log.read(topic, 0, 0, log.end_position(topic)[0])
     seen = [next(reader).offset]
     under_test.expire(topic, offsets[20])

@@ -19,10 +19,16 @@ _TIMEOUT_SECONDS = 60.0
 pytestmark = pytest.mark.kafka
 
 
+def _opened(address: str) -> tuple[KafkaLog, str]:
+    """A log and a new topic of one partition."""
+    log, topic = KafkaLog([address]), f"examples.{time.time_ns()}"
+    log.create_topic(topic, partition_count=1)
+    return log, topic
+
+
 def test_pythons_own_generator_is_left_to_the_model_that_is_built(kafka_address: str) -> None:
     before = random.getstate()
-    log, topic = KafkaLog([kafka_address]), f"examples.{time.time_ns()}"
-    log.create_topic(topic, partition_count=1)
+    log, topic = _opened(kafka_address)
     log.append(topic, 0, [record(b"a")])
     assert examples_of(read_all(log, topic)) == [b"a"]
     assert log.brokers() == brokers_of(f"kafka:{kafka_address}") == [kafka_address]
@@ -32,8 +38,7 @@ def test_pythons_own_generator_is_left_to_the_model_that_is_built(kafka_address:
 
 @pytest.mark.slow
 def test_appends_outlive_a_killed_broker_and_land_once(kafka: SharedKafka) -> None:
-    log, topic = KafkaLog([kafka.address]), f"examples.{time.time_ns()}"
-    log.create_topic(topic, partition_count=1)
+    log, topic = _opened(kafka.address)
     log.append(topic, 0, [record(b"before")])
     acknowledged: list[bytes] = []
     refused: list[HeadraceError] = []
@@ -78,9 +83,7 @@ def test_a_broker_that_is_away_is_reported_as_unavailable(free_port: int) -> Non
 
 
 def test_a_record_larger_than_kafka_takes_is_refused(kafka_address: str) -> None:
-    log = KafkaLog([kafka_address])
-    topic = f"examples.{time.time_ns()}"
-    log.create_topic(topic, partition_count=1)
+    log, topic = _opened(kafka_address)
     log.append(topic, 0, [record(b"x" * (8 << 20))])
     with pytest.raises(InvalidInput, match="larger than Kafka takes"):
         log.append(topic, 0, [record(b"x" * (17 << 20))])
@@ -90,9 +93,7 @@ def test_a_record_larger_than_kafka_takes_is_refused(kafka_address: str) -> None
 
 
 def test_iterations_left_unfinished_do_not_use_up_the_readers(kafka_address: str) -> None:
-    log = KafkaLog([kafka_address])
-    topic = f"examples.{time.time_ns()}"
-    log.create_topic(topic, partition_count=1)
+    log, topic = _opened(kafka_address)
     offsets = log.append(topic, 0, [record(b"%d" % number) for number in range(5)])
     for _ in range(40):
         assert next(log.read(topic, 0, 0, 5)).offset == offsets[0]

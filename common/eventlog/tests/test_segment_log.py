@@ -10,7 +10,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,38 +21,24 @@ from common.eventlog import tfrecord
 from common.eventlog.base import NewRecord
 from common.eventlog.segment_files import CommitFile
 from common.eventlog.segment_log import SegmentLog
-from common.eventlog.segment_writer import SegmentSettings
 from common.eventlog.tests.records import examples_of, read_all, record
-from common.eventlog.tests.segments import TOPIC, partition_dir, segment_files
+from common.eventlog.tests.segments import TOPIC, partition_dir, segment_files, segment_log
 from testing.waiting import at_once
 
 _TIMEOUT_SECONDS = 60.0
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "log"
-
-
-@pytest.fixture
-def log(directory: Path) -> Iterator[SegmentLog]:
-    opened = SegmentLog(directory)
-    opened.create_topic(TOPIC, partition_count=1)
-    yield opened
-    opened.close()
-
-
 # Group commit
 
 
-def test_appends_that_wait_together_share_two_flushes(log: SegmentLog, directory: Path) -> None:
-    log.append(TOPIC, 0, [record()])
-    before = log.flush_count
+def test_appends_that_wait_together_share_two_flushes(segments: SegmentLog, directory: Path) -> None:
+    segments.append(TOPIC, 0, [record()])
+    before = segments.flush_count
     entering = threading.Barrier(17)
 
     def append() -> None:
         entering.wait(_TIMEOUT_SECONDS)
-        log.append(TOPIC, 0, [record()])
+        segments.append(TOPIC, 0, [record()])
 
     threads = [threading.Thread(target=append) for _ in range(16)]
     other_process = CommitFile(partition_dir(directory))
@@ -60,124 +46,111 @@ def test_appends_that_wait_together_share_two_flushes(log: SegmentLog, directory
         for thread in threads:
             thread.start()
         entering.wait(_TIMEOUT_SECONDS)
-        assert log.flush_count == before
+        assert segments.flush_count == before
     for thread in threads:
         thread.join(_TIMEOUT_SECONDS)
     other_process.close()
-    assert log.end_position(TOPIC) == {0: 17}
-    assert 4 <= log.flush_count - before < 2 * 16
+    assert segments.end_position(TOPIC) == {0: 17}
+    assert 4 <= segments.flush_count - before < 2 * 16
 
 
-def test_a_lone_append_is_flushed_before_its_answer(log: SegmentLog) -> None:
-    before = log.flush_count
-    log.append(TOPIC, 0, [record(), record()])
-    assert log.flush_count - before == 2
+def test_a_lone_append_is_flushed_before_its_answer(segments: SegmentLog) -> None:
+    before = segments.flush_count
+    segments.append(TOPIC, 0, [record(), record()])
+    assert segments.flush_count - before == 2
 
 
-def test_an_append_that_fails_does_not_take_others_with_it(log: SegmentLog) -> None:
+def test_an_append_that_fails_does_not_take_others_with_it(segments: SegmentLog) -> None:
     wrong = record()
     object.__setattr__(wrong.headers, "chunk_id", b"short")
     new = (record(), wrong, record())
 
     def append(number: int) -> bool:
         with contextlib.suppress(HeadraceError):
-            return bool(log.append(TOPIC, 0, [new[number]]))
+            return bool(segments.append(TOPIC, 0, [new[number]]))
         return False
 
     assert at_once(3, append) == [True, False, True]
-    assert log.end_position(TOPIC) == {0: 2}
+    assert segments.end_position(TOPIC) == {0: 2}
 
 
 # Segments and retention
 
 
 def test_segments_are_named_by_their_first_offset_and_concatenate_to_all_examples(directory: Path) -> None:
-    log = SegmentLog(directory, SegmentSettings(segment_bytes=500))
-    log.create_topic(TOPIC, partition_count=1)
-    for number in range(20):
-        log.append(TOPIC, 0, [record(b"%d" % number * 50)])
-    files = sorted(partition_dir(directory).glob("*.tfrecord"))
-    assert len(files) > 3
-    assert all(file.stat().st_size <= 500 for file in files)
-    first_examples = [tfrecord.cut(file.read_bytes())[0][0] for file in files]
-    assert first_examples == [b"%d" % int(file.stem) * 50 for file in files]
-    assert tfrecord.cut(b"".join(file.read_bytes() for file in files))[0] == examples_of(read_all(log, TOPIC))
-    log.close()
+    with segment_log(directory, segment_bytes=500) as log:
+        for number in range(20):
+            log.append(TOPIC, 0, [record(b"%d" % number * 50)])
+        files = sorted(partition_dir(directory).glob("*.tfrecord"))
+        assert len(files) > 3
+        assert all(file.stat().st_size <= 500 for file in files)
+        first_examples = [tfrecord.cut(file.read_bytes())[0][0] for file in files]
+        assert first_examples == [b"%d" % int(file.stem) * 50 for file in files]
+        assert tfrecord.cut(b"".join(file.read_bytes() for file in files))[0] == examples_of(read_all(log, TOPIC))
 
 
-def test_a_record_larger_than_a_segment_gets_one_of_its_own(directory: Path) -> None:
-    log = SegmentLog(directory, SegmentSettings(segment_bytes=500))
-    log.create_topic(TOPIC, partition_count=1)
+def test_a_record_larger_than_a_segment_gets_a_segment(directory: Path) -> None:
     new = [record(b"small"), record(b"x" * 5_000_000), record(b"small again")]
-    for each in new:
-        log.append(TOPIC, 0, [each])
-    assert [each.value for each in read_all(log, TOPIC)] == [each.value for each in new]
+    with segment_log(directory, segment_bytes=500) as log:
+        for each in new:
+            log.append(TOPIC, 0, [each])
+        assert [each.value for each in read_all(log, TOPIC)] == [each.value for each in new]
     assert len(list(partition_dir(directory).glob("*.index"))) == 3
-    log.close()
 
 
 def test_what_is_older_than_the_limit_goes_even_when_it_is_the_newest_segment(directory: Path) -> None:
-    log = SegmentLog(directory, SegmentSettings(segment_bytes=500, retention_seconds=3600))
-    log.create_topic(TOPIC, partition_count=1)
-    for number in range(10):
-        log.append(TOPIC, 0, [record(b"%d" % number * 100)])
-    assert log.apply_retention() == 0
-    long_ago = time.time() - 4000
-    for file in partition_dir(directory).glob("*.tfrecord"):
-        os.utime(file, (long_ago, long_ago))
-    assert log.apply_retention() > 1
-    assert log.start_position(TOPIC) == log.end_position(TOPIC) == {0: 10}
-    assert log.append(TOPIC, 0, [record(b"next")]) == [10]
-    log.close()
-    again = SegmentLog(directory)
-    assert examples_of(read_all(again, TOPIC)) == [b"next"]
-    again.close()
+    with segment_log(directory, segment_bytes=500, retention_seconds=3600) as log:
+        for number in range(10):
+            log.append(TOPIC, 0, [record(b"%d" % number * 100)])
+        assert log.apply_retention() == 0
+        long_ago = time.time() - 4000
+        for file in partition_dir(directory).glob("*.tfrecord"):
+            os.utime(file, (long_ago, long_ago))
+        assert log.apply_retention() > 1
+        assert log.start_position(TOPIC) == log.end_position(TOPIC) == {0: 10}
+        assert log.append(TOPIC, 0, [record(b"next")]) == [10]
+    with segment_log(directory) as again:
+        assert examples_of(read_all(again, TOPIC)) == [b"next"]
 
 
-def test_a_process_goes_on_in_the_segment_another_one_rolled_to(directory: Path) -> None:
-    logs = [SegmentLog(directory, SegmentSettings(segment_bytes=400)) for _ in range(3)]
-    logs[0].create_topic(TOPIC, partition_count=1)
-    offsets = [log.append(TOPIC, 0, [record(b"%d" % turn * 90)])[0] for turn in range(10) for log in logs]
-    assert offsets == list(range(30))
-    assert examples_of(read_all(logs[1], TOPIC)) == [b"%d" % turn * 90 for turn in range(10) for _ in logs]
-    for log in logs:
-        log.close()
+def test_a_process_goes_on_in_the_segment_that_another_has_begun(directory: Path) -> None:
+    with ExitStack() as stack:
+        logs = [stack.enter_context(segment_log(directory, segment_bytes=400)) for _ in range(3)]
+        offsets = [log.append(TOPIC, 0, [record(b"%d" % turn * 90)])[0] for turn in range(10) for log in logs]
+        assert offsets == list(range(30))
+        assert examples_of(read_all(logs[1], TOPIC)) == [b"%d" % turn * 90 for turn in range(10) for _ in logs]
 
 
-def test_a_process_notices_what_another_one_appended_even_when_the_value_is_empty(directory: Path) -> None:
-    first, second = SegmentLog(directory), SegmentLog(directory)
-    first.create_topic(TOPIC, partition_count=1)
+def test_a_process_notices_what_another_has_appended_even_when_the_value_is_empty(directory: Path) -> None:
     empty = NewRecord(b"", replace(record().headers, example_count=0))
-    assert first.append(TOPIC, 0, [record(b"first")]) == [0]
-    assert second.append(TOPIC, 0, [empty]) == [1]
-    assert first.append(TOPIC, 0, [record(b"last")]) == [2]
-    assert [len(each.value) > 0 for each in read_all(second, TOPIC)] == [True, False, True]
-    first.close()
-    second.close()
+    with segment_log(directory) as first, segment_log(directory) as second:
+        assert first.append(TOPIC, 0, [record(b"first")]) == [0]
+        assert second.append(TOPIC, 0, [empty]) == [1]
+        assert first.append(TOPIC, 0, [record(b"last")]) == [2]
+        assert [len(each.value) > 0 for each in read_all(second, TOPIC)] == [True, False, True]
 
 
 def test_a_deletion_cut_short_by_a_crash_is_finished_later(directory: Path) -> None:
-    log = SegmentLog(directory, SegmentSettings(segment_bytes=300, retention_bytes=600))
-    log.create_topic(TOPIC, partition_count=1)
-    for number in range(10):
-        log.append(TOPIC, 0, [record(b"%d" % number * 100)])
-    oldest = sorted(partition_dir(directory).glob("*.index"))[0]
-    oldest.unlink()
-    assert log.start_position(TOPIC)[0] > 0
-    log.apply_retention()
+    with segment_log(directory, segment_bytes=300, retention_bytes=600) as log:
+        for number in range(10):
+            log.append(TOPIC, 0, [record(b"%d" % number * 100)])
+        oldest = min(partition_dir(directory).glob("*.index"))
+        oldest.unlink()
+        assert log.start_position(TOPIC)[0] > 0
+        log.apply_retention()
     assert not oldest.with_suffix(".tfrecord").exists()
-    assert [file.stem for file in sorted(partition_dir(directory).glob("*.tfrecord"))] == [
-        file.stem for file in sorted(partition_dir(directory).glob("*.index"))
-    ]
-    log.close()
+    values, indexes = (
+        {path.stem for path in partition_dir(directory).glob(kind)} for kind in ("*.tfrecord", "*.index")
+    )
+    assert values == indexes
 
 
-def test_reading_holds_about_a_mebibyte_however_long_the_range(log: SegmentLog) -> None:
+def test_reading_holds_about_a_mebibyte_however_long_the_range(segments: SegmentLog) -> None:
     for _ in range(20):
-        log.append(TOPIC, 0, [record(b"x" * 200_000) for _ in range(10)])
+        segments.append(TOPIC, 0, [record(b"x" * 200_000) for _ in range(10)])
     tracemalloc.start()
     try:
-        size_bytes = sum(len(each.value) for each in log.read(TOPIC, 0, 0, 200))
+        size_bytes = sum(len(each.value) for each in segments.read(TOPIC, 0, 0, 200))
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -201,31 +174,31 @@ def _no_file_larger_than(limit_bytes: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("full", ["data", "index"])
 def test_a_full_disk_refuses_the_append_and_leaves_the_files_as_they_were(
-    log: SegmentLog, directory: Path, full: str
+    segments: SegmentLog, directory: Path, full: str
 ) -> None:
-    log.append(TOPIC, 0, [record(b"kept")])
+    segments.append(TOPIC, 0, [record(b"kept")])
     before = [file.read_bytes() for file in segment_files(directory)]
     # Index entries are larger than tiny values, so a limit between them hits the one or the other file.
     new = [record(b"x" * 10_000)] if full == "data" else [record(b"x")] * 30
     with _no_file_larger_than(1500), pytest.raises(Unavailable, match="File too large"):
-        log.append(TOPIC, 0, new)
+        segments.append(TOPIC, 0, new)
     assert [file.read_bytes() for file in segment_files(directory)] == before
-    assert log.append(TOPIC, 0, [record(b"after")]) == [1]
-    assert examples_of(read_all(log, TOPIC)) == [b"kept", b"after"]
+    assert segments.append(TOPIC, 0, [record(b"after")]) == [1]
+    assert examples_of(read_all(segments, TOPIC)) == [b"kept", b"after"]
 
 
-def test_a_partition_that_stays_locked_is_reported_after_a_while(log: SegmentLog, directory: Path) -> None:
-    first = CommitFile(partition_dir(directory))
-    second = CommitFile(partition_dir(directory), lock_timeout_seconds=0.05)
-    with first.locked(), pytest.raises(Unavailable, match="locked by another process"), second.locked():
-        pass
-    with second.locked():
-        pass
-    first.close()
-    second.close()
+def test_a_partition_that_stays_locked_is_reported_after_a_while(directory: Path) -> None:
+    with (
+        closing(CommitFile(partition_dir(directory))) as first,
+        closing(CommitFile(partition_dir(directory), lock_timeout_seconds=0.05)) as second,
+    ):
+        with first.locked(), pytest.raises(Unavailable, match="locked by another process"), second.locked():
+            pass
+        with second.locked():
+            pass
 
 
-def test_a_busy_appender_cannot_overtake_one_that_waits(log: SegmentLog, directory: Path) -> None:
+def test_a_busy_appender_cannot_overtake_a_waiting_appender(directory: Path) -> None:
     order: list[str] = []
 
     def take(name: str) -> None:
@@ -266,13 +239,13 @@ def _inspect(directory: Path, topic: str, option: str = "--verify") -> "subproce
     return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
 
 
-def test_the_inspector_tells_what_a_topic_holds_and_finds_damage(log: SegmentLog, directory: Path) -> None:
-    log.append(TOPIC, 0, [record(b"a", b"b"), record(b"c")])
+def test_the_inspector_tells_what_a_topic_holds_and_finds_damage(segments: SegmentLog, directory: Path) -> None:
+    segments.append(TOPIC, 0, [record(b"a", b"b"), record(b"c")])
     sound = _inspect(directory, TOPIC)
     assert sound.returncode == 0
     assert "offsets [0, 2), 2 records, 3 examples" in sound.stdout
     assert "verified 3 examples" in sound.stdout
-    log.append(TOPIC, 0, [NewRecord(record(b"one").value, replace(record().headers, example_count=5))])
+    segments.append(TOPIC, 0, [NewRecord(record(b"one").value, replace(record().headers, example_count=5))])
     wrong = _inspect(directory, TOPIC)
     assert wrong.returncode == 1
     assert "offset 2 holds 1 example; its headers say 5" in wrong.stderr
@@ -282,11 +255,9 @@ def test_the_inspector_tells_what_a_topic_holds_and_finds_damage(log: SegmentLog
 
 
 def test_the_inspector_removes_what_an_idle_stream_need_not_keep(directory: Path) -> None:
-    log = SegmentLog(directory, SegmentSettings(segment_bytes=2_000))
-    log.create_topic(TOPIC, partition_count=1)
-    for _ in range(20):
-        log.append(TOPIC, 0, [record(b"x" * 500)])
-    log.close()
+    with segment_log(directory, segment_bytes=2_000) as log:
+        for _ in range(20):
+            log.append(TOPIC, 0, [record(b"x" * 500)])
     limited = Path(f"{directory}?segment_bytes=2000&retention_bytes=4000")
     done = _inspect(limited, TOPIC, "--apply-retention")
     assert done.returncode == 0, done.stderr

@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,23 +13,8 @@ from hypothesis import strategies as st
 from common.errors import DataLoss
 from common.eventlog import tfrecord
 from common.eventlog.segment_log import SegmentLog
-from common.eventlog.segment_writer import SegmentSettings
 from common.eventlog.tests.records import examples_of, read_all, record
-from common.eventlog.tests.segments import TOPIC, partition_dir, segment_files, set_committed
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "log"
-
-
-@pytest.fixture
-def log(directory: Path) -> Iterator[SegmentLog]:
-    opened = SegmentLog(directory)
-    opened.create_topic(TOPIC, partition_count=1)
-    yield opened
-    opened.close()
-
+from common.eventlog.tests.segments import TOPIC, partition_dir, segment_files, segment_log, set_committed
 
 # Crashes
 
@@ -47,12 +32,10 @@ class _Sample:
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> _Sample:
     directory = tmp_path_factory.mktemp("sample")
-    log = SegmentLog(directory)
-    log.create_topic(TOPIC, partition_count=1)
     new = [record(b"%d" % number * (7 * number), requests=number % 3) for number in range(8)]
-    log.append(TOPIC, 0, new[:4])
-    log.append(TOPIC, 0, new[4:])
-    log.close()
+    with segment_log(directory) as log:
+        log.append(TOPIC, 0, new[:4])
+        log.append(TOPIC, 0, new[4:])
     data, index = (file.read_bytes() for file in segment_files(directory))
     data_ends, index_ends = [0], [0]
     for each in new:
@@ -63,9 +46,8 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> _Sample:
 
 def _crashed(sample: _Sample, data: bytes, index: bytes, *, committed: int) -> Path:
     directory = Path(tempfile.mkdtemp())
-    log = SegmentLog(directory)
-    log.create_topic(TOPIC, partition_count=1)
-    log.close()
+    with segment_log(directory):
+        pass
     for file, content in zip(segment_files(directory), (data, index), strict=True):
         file.write_bytes(content)
     set_committed(directory, committed)
@@ -81,12 +63,11 @@ def test_a_tail_torn_at_any_byte_is_cut_back_to_the_last_whole_record(sample: _S
     whole = max(
         count for count in range(9) if sample.data_ends[count] <= data_cut and sample.index_ends[count] <= index_cut
     )
-    log = SegmentLog(directory)
-    assert log.end_position(TOPIC) == {0: whole}
-    assert b"".join(each.value for each in read_all(log, TOPIC)) == sample.data[: sample.data_ends[whole]]
-    assert log.append(TOPIC, 0, [record(b"next")]) == [whole]
-    assert examples_of(read_all(log, TOPIC))[-1] == b"next"
-    log.close()
+    with segment_log(directory) as log:
+        assert log.end_position(TOPIC) == {0: whole}
+        assert b"".join(each.value for each in read_all(log, TOPIC)) == sample.data[: sample.data_ends[whole]]
+        assert log.append(TOPIC, 0, [record(b"next")]) == [whole]
+        assert examples_of(read_all(log, TOPIC))[-1] == b"next"
     files = [file.read_bytes() for file in segment_files(directory)]
     assert files[0][: sample.data_ends[whole]] == sample.data[: sample.data_ends[whole]]
     assert len(tfrecord.cut(files[0])[0]) == whole + 1
@@ -107,27 +88,24 @@ def test_a_tail_of_which_parts_never_reached_the_disk_is_cut_back(sample: _Sampl
     changed = next((at for at in range(place, place + length) if file[at] != before[at]), len(before))
     whole = max(count for count in range(9) if ends[count] <= changed)
     directory = _crashed(sample, bytes(data), bytes(index), committed=4)
-    log = SegmentLog(directory)
-    assert log.end_position(TOPIC) == {0: whole}
-    assert b"".join(each.value for each in read_all(log, TOPIC)) == sample.data[: sample.data_ends[whole]]
-    log.close()
+    with segment_log(directory) as log:
+        assert log.end_position(TOPIC) == {0: whole}
+        assert b"".join(each.value for each in read_all(log, TOPIC)) == sample.data[: sample.data_ends[whole]]
     shutil.rmtree(directory)
 
 
-def test_a_lost_committed_file_costs_nothing(log: SegmentLog, directory: Path) -> None:
-    log.append(TOPIC, 0, [record(b"a"), record(b"b")])
-    log.close()
+def test_a_lost_committed_file_costs_nothing(segments: SegmentLog, directory: Path) -> None:
+    segments.append(TOPIC, 0, [record(b"a"), record(b"b")])
+    segments.close()
     (partition_dir(directory) / "committed").unlink()
-    again = SegmentLog(directory)
-    assert examples_of(read_all(again, TOPIC)) == [b"a", b"b"]
-    again.close()
+    with segment_log(directory) as again:
+        assert examples_of(read_all(again, TOPIC)) == [b"a", b"b"]
 
 
 def test_a_writer_that_died_after_the_index_was_written_leaves_whole_records(sample: _Sample) -> None:
     directory = _crashed(sample, sample.data, sample.index, committed=4)
-    log = SegmentLog(directory)
-    assert log.end_position(TOPIC) == {0: 8}
-    log.close()
+    with segment_log(directory) as log:
+        assert log.end_position(TOPIC) == {0: 8}
     assert (partition_dir(directory) / "committed").read_bytes() == (8).to_bytes(8, "little")
     shutil.rmtree(directory)
 
@@ -142,21 +120,19 @@ def test_a_flipped_bit_in_committed_records_is_found_and_nothing_is_cut_off(samp
         index = bytearray(sample.index)
         index[place] ^= 4
         directory = _crashed(sample, sample.data, bytes(index), committed=committed)
-        log = SegmentLog(directory)
-        with pytest.raises(DataLoss):
+        with closing(SegmentLog(directory)) as log, pytest.raises(DataLoss):
             log.append(TOPIC, 0, [record()])
-        log.close()
         assert [file.read_bytes() for file in segment_files(directory)] == [sample.data, bytes(index)]
         shutil.rmtree(directory)
 
 
-def test_a_value_with_a_flipped_bit_comes_as_it_is_and_its_frames_tell(log: SegmentLog, directory: Path) -> None:
-    log.append(TOPIC, 0, [record(b"first"), record(b"second"), record(b"third")])
+def test_a_value_with_a_flipped_bit_comes_as_it_is_and_its_frames_tell(segments: SegmentLog, directory: Path) -> None:
+    segments.append(TOPIC, 0, [record(b"first"), record(b"second"), record(b"third")])
     data, _ = segment_files(directory)
     content = bytearray(data.read_bytes())
     content[content.index(b"second")] ^= 1
     data.write_bytes(content)
-    first, second, third = log.read(TOPIC, 0, 0, 3)
+    first, second, third = segments.read(TOPIC, 0, 0, 3)
     assert examples_of([first, third]) == [b"first", b"third"]
     with pytest.raises(DataLoss, match="example 0 at byte 0 does not match the checksum"):
         examples_of([second])
@@ -164,38 +140,35 @@ def test_a_value_with_a_flipped_bit_comes_as_it_is_and_its_frames_tell(log: Segm
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_acknowledged_records_that_are_gone_are_reported_not_forgotten(
-    log: SegmentLog, directory: Path, which: int
+    segments: SegmentLog, directory: Path, which: int
 ) -> None:
-    log.append(TOPIC, 0, [record(b"a"), record(b"b")])
-    log.close()
+    segments.append(TOPIC, 0, [record(b"a"), record(b"b")])
+    segments.close()
     file = segment_files(directory)[which]
     file.write_bytes(file.read_bytes()[:-1])
-    again = SegmentLog(directory)
-    with pytest.raises(DataLoss, match="offsets below 2 were acknowledged"):
-        again.append(TOPIC, 0, [record()])
-    with pytest.raises(DataLoss):
-        again.end_position(TOPIC)
-    again.close()
+    with closing(SegmentLog(directory)) as again:
+        with pytest.raises(DataLoss, match="offsets below 2 were acknowledged"):
+            again.append(TOPIC, 0, [record()])
+        with pytest.raises(DataLoss):
+            again.end_position(TOPIC)
 
 
 def test_a_segment_missing_in_the_middle_is_reported(directory: Path) -> None:
-    log = SegmentLog(directory, SegmentSettings(segment_bytes=300))
-    log.create_topic(TOPIC, partition_count=1)
-    for number in range(10):
-        log.append(TOPIC, 0, [record(b"%d" % number * 100)])
-    middle = sorted(partition_dir(directory).glob("*.index"))[2]
-    middle.unlink()
-    with pytest.raises(DataLoss, match=f"offset {int(middle.stem)}"):
-        read_all(log, TOPIC)
-    log.close()
+    with segment_log(directory, segment_bytes=300) as log:
+        for number in range(10):
+            log.append(TOPIC, 0, [record(b"%d" % number * 100)])
+        middle = sorted(partition_dir(directory).glob("*.index"))[2]
+        middle.unlink()
+        with pytest.raises(DataLoss, match=f"offset {int(middle.stem)}"):
+            read_all(log, TOPIC)
 
 
 @pytest.mark.parametrize("written", ['{"format": 2, "partition_count": 1}', '{"partition_count": 1}', "[]"])
 def test_a_topic_of_another_format_is_refused_with_both_and_left_as_it_is(
-    log: SegmentLog, directory: Path, written: str
+    segments: SegmentLog, directory: Path, written: str
 ) -> None:
-    log.append(TOPIC, 0, [record(b"kept")])
-    log.close()
+    segments.append(TOPIC, 0, [record(b"kept")])
+    segments.close()
     (directory / TOPIC / "topic.json").write_text(written)
     before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
     again = SegmentLog(directory)

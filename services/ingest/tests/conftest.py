@@ -1,7 +1,8 @@
 """An intake over a real SegmentLog, with streams from memory, and a log that can be told to fail."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,21 @@ import pytest
 
 from common.errors import InvalidInput, NotFound, Unavailable
 from common.eventlog import tfrecord
-from common.eventlog.base import EventLog, NewRecord, Record, RecordInfo
+from common.eventlog.base import EventLog, NewRecord, Record
 from common.eventlog.segment_log import SegmentLog
 from common.examples.codec import ExampleCodec
+from common.process.health import Health
+from common.process.rpc_aio import open_aio_channel, start_aio_server
 from common.process.tracing import OFF, Tracing
 from common.registry.catalog import Change, Stream
 from common.schema import Schema
+from protos import ingest_pb2_grpc
 from services.ingest.codec.layout import LockstepChecker
+from services.ingest.doors.grpc_api import SERVICE_NAME, IngestServicer
 from services.ingest.intake.accept import Intake
 from services.ingest.schemas import Schemas
 from services.ingest.settings import IngestSettings
+from services.ingest.tests.passing_log import PassingLog
 
 SCHEMA: dict[str, Any] = {
     "features": [
@@ -71,11 +77,11 @@ class StreamsInMemory:
         raise Unavailable("nothing to watch")
 
 
-class LogThatFails:
-    """Passes on to a real log; appends fail before or after the log has taken part of the records, when told so."""
+class LogThatFails(PassingLog):
+    """Its appends fail before or after it has taken part of the records, as a test says."""
 
     def __init__(self, log: EventLog) -> None:
-        self._log = log
+        super().__init__(log)
         self.is_away = False
         self.records_taken_before_failing: int | None = None
         self.before_append: Callable[[], object] = lambda: None
@@ -84,44 +90,14 @@ class LogThatFails:
     def append(self, topic: str, partition: int, records: Sequence[NewRecord]) -> list[int]:
         self.append_calls += 1
         self.before_append()
-        if self.is_away:
-            raise Unavailable("the log is away")
+        self.check()
         if self.records_taken_before_failing is not None:
-            self._log.append(topic, partition, records[: self.records_taken_before_failing])
+            super().append(topic, partition, records[: self.records_taken_before_failing])
             self.records_taken_before_failing = None
             raise Unavailable("the log went away")
-        return self._log.append(topic, partition, records)
+        return super().append(topic, partition, records)
 
-    def create_topic(self, topic: str, *, partition_count: int) -> None:
-        self._check()
-        self._log.create_topic(topic, partition_count=partition_count)
-
-    def partition_count(self, topic: str) -> int:
-        self._check()
-        return self._log.partition_count(topic)
-
-    def start_position(self, topic: str) -> dict[int, int]:
-        self._check()
-        return self._log.start_position(topic)
-
-    def end_position(self, topic: str) -> dict[int, int]:
-        self._check()
-        return self._log.end_position(topic)
-
-    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[Record]:
-        return self._log.read(topic, partition, start, end)
-
-    def scan(self, topic: str, partition: int, start: int, end: int) -> Iterator[RecordInfo]:
-        return self._log.scan(topic, partition, start, end)
-
-    def ping(self, *, timeout_seconds: float) -> None:
-        self._check()
-        self._log.ping(timeout_seconds=timeout_seconds)
-
-    def close(self) -> None:
-        self._log.close()
-
-    def _check(self) -> None:
+    def check(self) -> None:
         if self.is_away:
             raise Unavailable("the log is away")
 
@@ -181,6 +157,22 @@ def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path / "log")
     yield made
     made.close()
+
+
+@asynccontextmanager
+async def stub_of(intake: Intake) -> AsyncIterator[Any]:
+    """Calls its gRPC door."""
+    server, port = await start_aio_server(
+        "127.0.0.1:0",
+        lambda server: ingest_pb2_grpc.add_IngestServiceServicer_to_server(IngestServicer(intake), server),
+        service_names=(SERVICE_NAME,),
+        service_health=Health(),
+    )
+    try:
+        async with open_aio_channel(f"127.0.0.1:{port}") as channel:
+            yield ingest_pb2_grpc.IngestServiceStub(channel)
+    finally:
+        await server.stop(None)
 
 
 def with_changes(schema: dict[str, Any], *features: dict[str, Any]) -> dict[str, Any]:

@@ -133,9 +133,8 @@ def test_while_kafka_is_away_requests_are_refused_at_once_and_none_is_lost_or_do
     with contextlib.closing(KafkaLog([kafka.address])) as log:
         counts = Counter(number for number in ids_in(records_of(log)) if number >= first_id)
     assert set(counts.values()) == {1}
-    assert {n for sender in senders for first in sender.acknowledged for n in range(first, first + _EVENTS)} <= set(
-        counts
-    )
+    acknowledged = (range(first, first + _EVENTS) for sender in senders for first in sender.acknowledged)
+    assert {number for numbers in acknowledged for number in numbers} <= set(counts)
     refusals = sum(sender.statuses[503] for sender in senders)
     assert 1 <= len(_told(over_kafka)) - told_before < refusals / 2, "a sentence per change, not one per attempt"
 

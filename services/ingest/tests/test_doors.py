@@ -5,7 +5,6 @@ import base64
 import gzip
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -17,17 +16,15 @@ from common.eventlog import tfrecord
 from common.eventlog.base import NewRecord, RecordHeaders
 from common.examples.codec import ExampleCodec
 from common.process.health import Health
-from common.process.rpc_aio import open_aio_channel, start_aio_server
 from common.process.tracing import open_tracing
 from common.schema import Schema
 from protos import ingest_pb2 as pb
-from protos import ingest_pb2_grpc
 from protos.prediction_log_pb2 import PredictionLog
 from protos.tfserving_pb2 import DataType
-from services.ingest.doors.grpc_api import REFUSED_METADATA_KEY, SERVICE_NAME, IngestServicer
+from services.ingest.doors.grpc_api import REFUSED_METADATA_KEY
 from services.ingest.doors.http_api import create_ingest_app
 from services.ingest.intake.accept import Intake
-from services.ingest.tests.conftest import SCHEMA, World, event, with_changes
+from services.ingest.tests.conftest import SCHEMA, World, event, stub_of, with_changes
 from testing.rows import each_row
 
 _TIMEOUT_SECONDS = 60.0
@@ -217,10 +214,8 @@ def test_replayed_dead_letters_are_taken_once(world: World) -> None:
     world.registry.register("flights", with_changes(SCHEMA, wind))
     first = _ask(world, _REPLAY, "POST").json()
     assert (first["replayed"], first["replayed_before"], first["refused_count"]) == (1, 0, 2)
-    assert [item["reason"] for item in first["refused"]] == [
-        "late is 9, expected at most 1",
-        "the bytes are not a serialized tf.train.Example",
-    ]
+    reasons = [item["reason"] for item in first["refused"]]
+    assert reasons == ["late is 9, expected at most 1", "the bytes are not a serialized tf.train.Example"]
     # A window so short that it has forgotten the first replay: the log itself has to be asked.
     again = _ask(world, _REPLAY, "POST", key_window_seconds=1e-6).json()
     assert (again["replayed"], again["replayed_before"], again["refused_count"]) == (0, 1, 2)
@@ -305,27 +300,9 @@ def test_a_stream_tells_its_positions_and_counts(world: World) -> None:
 
 def test_the_door_for_events_is_described(world: World) -> None:
     paths = _ask(world, "/openapi.json").json()["paths"]
-    assert set(paths["/v1/streams/{stream}/events"]["post"]["requestBody"]["content"]) == {
-        "application/json",
-        "application/x-ndjson",
-        "application/x-tfrecord",
-    }
+    taken = paths["/v1/streams/{stream}/events"]["post"]["requestBody"]["content"]
+    assert set(taken) == {"application/json", "application/x-ndjson", "application/x-tfrecord"}
     assert {"/healthz", "/readyz", "/metrics", "/v1/streams/{stream}/deadletters:replay"} <= set(paths)
-
-
-@asynccontextmanager
-async def _stub(intake: Intake) -> AsyncIterator[Any]:
-    server, port = await start_aio_server(
-        "127.0.0.1:0",
-        lambda server: ingest_pb2_grpc.add_IngestServiceServicer_to_server(IngestServicer(intake), server),
-        service_names=(SERVICE_NAME,),
-        service_health=Health(),
-    )
-    try:
-        async with open_aio_channel(f"127.0.0.1:{port}") as channel:
-            yield ingest_pb2_grpc.IngestServiceStub(channel)
-    finally:
-        await server.stop(None)
 
 
 def _request(*numbers: int, **fields: Any) -> pb.AppendRequest:
@@ -334,7 +311,7 @@ def _request(*numbers: int, **fields: Any) -> pb.AppendRequest:
 
 def _with_stub(world: World, work: Callable[[Any], Awaitable[None]]) -> None:
     async def run() -> None:
-        async with _stub(world.intake()) as stub:
+        async with stub_of(world.intake()) as stub:
             await asyncio.wait_for(work(stub), _TIMEOUT_SECONDS)
 
     asyncio.run(run())
@@ -423,7 +400,7 @@ def test_a_traced_requests_events_carry_its_trace_into_the_log(world: World, *, 
             assert answer.headers.get("x-request-id") == headers.get("x-request-id")
 
     async def in_calls() -> None:
-        async with _stub(intake) as stub:
+        async with stub_of(intake) as stub:
             for headers in (told, untraced):
                 await stub.Append(_request(1), metadata=tuple(headers.items()), timeout=_TIMEOUT_SECONDS)
 

@@ -33,15 +33,9 @@ SCHEMA = Schema.from_mapping(
 )
 CODEC = ExampleCodec(SCHEMA)
 EVENT: dict[str, Any] = {
-    "distance": 0.1,
-    "month": 3,
-    "id": -7,
-    "carrier": "AA",
-    "note": "naïve",
-    "pixels": [[1, 2], [3, 4.5]],
-    "tags": ["a", "b"],
-    "late": 1,
-}
+    "distance": 0.1, "month": 3, "id": -7, "carrier": "AA", "note": "naïve", "pixels": [[1, 2], [3, 4.5]],
+    "tags": ["a", "b"], "late": 1,
+}  # fmt: skip
 
 
 def _refusal_of(**changes: Any) -> str:
@@ -251,10 +245,8 @@ def test_bytes_that_are_no_example_are_refused() -> None:
 
 def test_an_odd_but_valid_example_is_put_into_canonical_form() -> None:
     entry = CODEC.column_of["month"].entry
-    doubled = (
-        CODEC.encode(EVENT) + b"\x0a" + varint(len(entry([5]))) + entry([5])
-    )  # a second Features: the last one wins
-    assert CODEC.check(doubled) == CODEC.encode(EVENT | {"month": 5})
+    second_features = b"\x0a" + varint(len(entry([5]))) + entry([5])  # which wins, as it is the last
+    assert CODEC.check(CODEC.encode(EVENT) + second_features) == CODEC.encode(EVENT | {"month": 5})
 
 
 def test_a_bound_lets_its_own_value_in_although_float32_rounds_it() -> None:
@@ -270,13 +262,9 @@ def test_the_key_is_the_same_for_equal_values() -> None:
 
 @pytest.mark.covers("mode-multi-head")
 def test_a_label_that_may_be_missing_is_left_out_and_one_without_a_place_is_refused() -> None:
-    schema = Schema.from_mapping(
-        {
-            "features": [{"name": "x", "dtype": "float32"}],
-            "labels": [{"name": "late", "dtype": "int64", "required": False}],
-        }
-    )
-    codec = ExampleCodec(schema)
+    label = {"name": "late", "dtype": "int64", "required": False}
+    schema = {"features": [{"name": "x", "dtype": "float32"}], "labels": [label]}
+    codec = ExampleCodec(Schema.from_mapping(schema))
     for without in ({"x": 1.0}, {"x": 1.0, "late": None}):
         encoded = codec.encode(without)
         assert b"late" not in encoded

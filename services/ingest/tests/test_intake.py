@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from common.registry.catalog import Stream
 from common.schema import Schema
 from services.ingest.codec import bodies
 from services.ingest.codec.validation import Validator
-from services.ingest.intake.accept import AppendRequest, Intake, OnInvalid
+from services.ingest.intake.accept import AppendRequest, OnInvalid
 from services.ingest.intake.budget import Budget, Share
 from services.ingest.intake.replay import ReplayReport, replay
 from services.ingest.intake.status import status_of
@@ -33,11 +33,23 @@ from services.ingest.tests.conftest import SCHEMA, World, event, with_changes
 _TIMEOUT_SECONDS = 60.0
 
 
+_LOOPS: list[asyncio.Runner] = []
+
+
+@pytest.fixture(autouse=True)
+def one_loop() -> Iterator[None]:
+    """For all calls of a test: an intake's writers belong to the loop of its first call."""
+    with asyncio.Runner() as runner:
+        _LOOPS.append(runner)
+        yield
+        _LOOPS.remove(runner)
+
+
 def _run(work: Awaitable[Any]) -> Any:
     async def limited() -> Any:
         return await asyncio.wait_for(work, _TIMEOUT_SECONDS)
 
-    return asyncio.run(limited())
+    return _LOOPS[-1].run(limited())
 
 
 def _json(*events: Any, key: str = "", on_invalid: OnInvalid = "reject", stream: str = "flights") -> AppendRequest:
@@ -173,42 +185,24 @@ def test_chunks_close_by_count_and_by_size(world: World) -> None:
     assert world.ids() == [*range(25), *range(25)]
 
 
-def test_a_retry_with_its_key_is_told_the_first_answer(world: World) -> None:
-    async def run() -> None:
-        intake = world.intake()
-        request = _json(event(0), event(1, late=7), key="k", on_invalid="deadletter")
-        first = await intake.append(request)
-        second = await intake.append(request)
-        assert (first.duplicate, second.duplicate) == (False, True)
-        assert (second.accepted, second.refused, second.position) == (first.accepted, first.refused, first.position)
-
-    _run(run())
-    assert world.ids() == [0]
-
-
-def test_a_retry_after_a_restart_is_told_the_same(world: World) -> None:
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_retry_with_its_key_gets_the_first_answer(world: World, restart: bool) -> None:
+    intake = world.intake()
     request = _json(event(0), event(1, late=7), event(2), key="k", on_invalid="deadletter")
-    first = _run(world.intake().append(request))
-    _run(world.intake().append(_json(event(9))))
-    second = _run(world.intake().append(request))
+    first = _run(intake.append(request))
+    _run(intake.append(_json(event(9))))
+    second = _run((world.intake() if restart else intake).append(request))
     assert second == Answer(first.accepted, first.refused, first.position, duplicate=True)
     assert world.ids() == [0, 2, 9]
     assert len(world.records("deadletter.flights")) == 1
 
 
-def test_one_key_with_two_bodies_is_a_conflict_also_after_a_restart(world: World) -> None:
-    async def run(intake: Intake) -> None:
-        with pytest.raises(Conflict, match="used before with another body"):
-            await intake.append(_json(event(1), key="k"))
-
+def test_a_key_with_two_bodies_is_a_conflict_also_after_a_restart(world: World) -> None:
     intake = world.intake()
-
-    async def first_then_other() -> None:
-        await intake.append(_json(event(0), key="k"))
-        await run(intake)
-
-    _run(first_then_other())
-    _run(run(world.intake()))
+    _run(intake.append(_json(event(0), key="k")))
+    for asked in (intake, world.intake()):
+        with pytest.raises(Conflict, match="used before with another body"):
+            _run(asked.append(_json(event(1), key="k")))
     assert world.ids() == [0]
 
 
@@ -227,13 +221,10 @@ def test_the_same_request_twice_at_once_is_taken_once(world: World) -> None:
 
 
 def test_a_refused_request_does_not_use_up_its_key(world: World) -> None:
-    async def run() -> None:
-        intake = world.intake()
-        with pytest.raises(InvalidInput):
-            await intake.append(_json(event(0, late=3), key="k"))
-        assert (await intake.append(_json(event(0), key="k"))).duplicate is False
-
-    _run(run())
+    intake = world.intake()
+    with pytest.raises(InvalidInput):
+        _run(intake.append(_json(event(0, late=3), key="k")))
+    assert _run(intake.append(_json(event(0), key="k"))).duplicate is False
     assert world.ids() == [0]
 
 
@@ -241,53 +232,36 @@ def test_a_refused_request_does_not_use_up_its_key(world: World) -> None:
 @pytest.mark.parametrize("restart", [False, True])
 def test_an_append_that_failed_halfway_is_completed_by_the_retry(world: World, taken: int, restart: bool) -> None:
     request = _json(*(event(number) for number in range(25)), key="k")
-
-    async def fail(intake: Intake) -> None:
-        await intake.open("flights")
-        world.log.records_taken_before_failing = taken
-        with pytest.raises(Unavailable):
-            await intake.append(request)
-
-    async def run(intake: Intake) -> None:
-        await fail(intake)
-        second = world.intake(chunk_events=10) if restart else intake
-        answer = await second.append(request)
-        assert answer.accepted == 25
-        assert answer.duplicate is (taken == 3)
-
-    _run(run(world.intake(chunk_events=10)))
+    intake = world.intake(chunk_events=10)
+    _run(intake.open("flights"))
+    world.log.records_taken_before_failing = taken
+    with pytest.raises(Unavailable):
+        _run(intake.append(request))
+    answer = _run((world.intake(chunk_events=10) if restart else intake).append(request))
+    assert (answer.accepted, answer.duplicate) == (25, taken == 3)
     assert world.ids() == list(range(25))
 
 
 def test_a_key_taken_by_another_process_is_seen(world: World) -> None:
-    async def run() -> None:
-        one, other = world.intake(), world.intake()
-        await one.open("flights")
-        await other.open("flights")
-        assert (await one.append(_json(event(0), key="k"))).duplicate is False
-        assert (await other.append(_json(event(0), key="k"))).duplicate is True
-
-    _run(run())
+    first, other = world.intake(), world.intake()
+    for opened in (first, other):
+        _run(opened.open("flights"))
+    assert _run(first.append(_json(event(0), key="k"))).duplicate is False
+    assert _run(other.append(_json(event(0), key="k"))).duplicate is True
     assert world.ids() == [0]
 
 
 def test_a_request_taken_in_part_is_completed_under_the_schema_it_came_with(world: World) -> None:
     request = _json(event(0, wind=1.0), *(event(number) for number in range(1, 8)), key="k", on_invalid="deadletter")
-
-    async def run() -> None:
-        intake = world.intake(chunk_events=2)
-        await intake.open("flights")
-        world.log.records_taken_before_failing = 2
-        with pytest.raises(Unavailable):
-            await intake.append(request)
-        world.registry.register(
-            "flights", with_changes(SCHEMA, {"name": "wind", "dtype": "float32", "required": False, "default": 0.0})
-        )
-        answer = await world.intake().append(request)
-        assert answer.accepted == 7
-        assert [item.index for item in answer.refused] == [0]
-
-    _run(run())
+    intake = world.intake(chunk_events=2)
+    _run(intake.open("flights"))
+    world.log.records_taken_before_failing = 2
+    with pytest.raises(Unavailable):
+        _run(intake.append(request))
+    wind = {"name": "wind", "dtype": "float32", "required": False, "default": 0.0}
+    world.registry.register("flights", with_changes(SCHEMA, wind))
+    answer = _run(world.intake().append(request))
+    assert (answer.accepted, [item.index for item in answer.refused]) == (7, [0])
     assert sorted(world.ids()) == list(range(1, 8))
 
 
@@ -305,35 +279,25 @@ def test_a_new_schema_version_is_learned_when_events_need_it(world: World) -> No
 
 
 def test_known_streams_are_taken_while_the_registry_is_away(world: World) -> None:
-    async def run() -> None:
-        intake = world.intake()
-        await intake.append(_json(event(0)))
-        world.registry.is_away = True
-        assert (await intake.append(_json(event(1)))).accepted == 1
-        with pytest.raises(InvalidInput):
-            await intake.append(_json(event(2, late=9)))
-        with pytest.raises(Unavailable, match="registry"):
-            await intake.append(_json(event(3), stream="trains"))
-
-    _run(run())
+    intake = world.intake()
+    _run(intake.append(_json(event(0))))
+    world.registry.is_away = True
+    assert _run(intake.append(_json(event(1)))).accepted == 1
+    with pytest.raises(InvalidInput):
+        _run(intake.append(_json(event(2, late=9))))
+    with pytest.raises(Unavailable, match="registry"):
+        _run(intake.append(_json(event(3), stream="trains")))
     assert world.ids() == [0, 1]
 
 
-def test_a_log_that_is_away_is_said_and_its_return_noticed(world: World) -> None:
-    async def run() -> None:
-        intake = world.intake()
+def test_a_log_that_is_away_is_named_and_its_return_noticed(world: World) -> None:
+    intake = world.intake()
+    for first in (0, 2):
         world.log.is_away = True
         with pytest.raises(Unavailable, match="the log is away"):
-            await intake.append(_json(event(0)))
+            _run(intake.append(_json(event(first))))
         world.log.is_away = False
-        await intake.append(_json(event(1)))
-        world.log.is_away = True
-        with pytest.raises(Unavailable, match="the log is away"):
-            await intake.append(_json(event(2)))
-        world.log.is_away = False
-        await intake.append(_json(event(3)))
-
-    _run(run())
+        _run(intake.append(_json(event(first + 1))))
     assert world.ids() == [1, 3]
 
 
@@ -450,17 +414,11 @@ def test_requests_without_event_keys_take_turns_and_retries_go_back(world: World
 
 def test_too_many_or_too_large_events_are_refused(world: World) -> None:
     world.registry.register("notes", {"features": [{"name": "note", "dtype": "string"}], "labels": []})
-
-    async def run() -> None:
-        intake = world.intake(max_request_events=3, max_event_bytes=100)
-        with pytest.raises(InvalidInput, match="the request has 4 events, expected at most 3"):
-            await intake.append(_json(*(event(number) for number in range(4))))
-        with pytest.raises(
-            InvalidInput, match=r"event 1: the event takes .* bytes as an Example, expected at most 100"
-        ):
-            await intake.append(_json({"note": "a"}, {"note": "w" * 200}, stream="notes"))
-
-    _run(run())
+    intake = world.intake(max_request_events=3, max_event_bytes=100)
+    with pytest.raises(InvalidInput, match="the request has 4 events, expected at most 3"):
+        _run(intake.append(_json(*(event(number) for number in range(4)))))
+    with pytest.raises(InvalidInput, match=r"event 1: the event takes .* bytes as an Example, expected at most 100"):
+        _run(intake.append(_json({"note": "a"}, {"note": "w" * 200}, stream="notes")))
 
 
 def test_too_many_events_are_counted_before_one_of_them_is_looked_at() -> None:

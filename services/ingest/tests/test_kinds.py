@@ -37,16 +37,8 @@ SCHEMA = Schema.from_mapping(
     }
 )
 CODEC = ExampleCodec(SCHEMA)
-SIZED = ExampleCodec(
-    Schema.from_mapping(
-        {
-            "features": [
-                {"name": "scan", "dtype": "bytes", "tensor": {"dtype": "int16", "shape_field": "sizes"}},
-                {"name": "sizes", "dtype": "int64", "shape": [2]},
-            ]
-        }
-    )
-)
+_SCAN = {"name": "scan", "dtype": "bytes", "tensor": {"dtype": "int16", "shape_field": "sizes"}}
+SIZED = ExampleCodec(Schema.from_mapping({"features": [_SCAN, {"name": "sizes", "dtype": "int64", "shape": [2]}]}))
 PNG = png(np.arange(16, dtype=np.uint8).reshape(4, 4))
 
 
@@ -175,10 +167,8 @@ def test_what_is_no_segment_hides_no_jpegs_size() -> None:
     hidden = frame(0xFFFF)
     skipped = b"\xff\x00" + struct.pack(">H", 2 + len(hidden)) + hidden
     assert fault_of_image(b"\xff\xd8" + frame(8) + b"\xff\xd9", "jpeg") is None
-    assert (
-        fault_of_image(b"\xff\xd8" + skipped + frame(8) + b"\xff\xd9", "jpeg")
-        == "is a jpeg image without a size in its header"
-    )
+    fault = fault_of_image(b"\xff\xd8" + skipped + frame(8) + b"\xff\xd9", "jpeg")
+    assert fault == "is a jpeg image without a size in its header"
 
 
 @pytest.mark.covers("rec-raw-tensor")

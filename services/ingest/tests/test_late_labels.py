@@ -12,14 +12,11 @@ from common.errors import InvalidInput
 from common.eventlog import tfrecord
 from common.examples.codec import ExampleCodec
 from common.process.health import Health
-from common.process.rpc_aio import open_aio_channel, start_aio_server
 from common.schema import Schema
 from protos import ingest_pb2 as pb
-from protos import ingest_pb2_grpc
-from services.ingest.doors.grpc_api import SERVICE_NAME, IngestServicer
 from services.ingest.doors.http_api import create_ingest_app
 from services.ingest.intake.accept import Intake
-from services.ingest.tests.conftest import SCHEMA, World
+from services.ingest.tests.conftest import SCHEMA, World, stub_of
 from testing.rows import each_row
 
 LATE: dict[str, Any] = SCHEMA | {"late_labels": {"key": "id", "wait_seconds": 60}}
@@ -114,22 +111,14 @@ def test_an_event_may_come_without_its_label_and_the_status_counts_both(later: W
 
 
 def test_grpc_takes_labels_all_or_none(later: World) -> None:
-    async def run() -> pb.AppendResponse:
-        def add(server: Any) -> None:
-            ingest_pb2_grpc.add_IngestServiceServicer_to_server(IngestServicer(later.intake()), server)
+    request = pb.AppendRequest(stream="later", examples=[ExampleCodec(LABELS).encode({"id": 7, "late": 1})])
+    with_letters = pb.AppendRequest(stream="later", examples=request.examples, on_invalid=pb.ON_INVALID_DEADLETTER)
 
-        server, port = await start_aio_server(
-            "127.0.0.1:0", add, service_names=(SERVICE_NAME,), service_health=Health()
-        )
-        async with open_aio_channel(f"127.0.0.1:{port}") as channel:
-            stub = ingest_pb2_grpc.IngestServiceStub(channel)
-            examples = [ExampleCodec(LABELS).encode({"id": 7, "late": 1})]
+    async def run() -> pb.AppendResponse:
+        async with stub_of(later.intake()) as stub:
             with pytest.raises(grpc.aio.AioRpcError, match="labels have no dead letters"):
-                await stub.AppendLabels(
-                    pb.AppendRequest(stream="later", examples=examples, on_invalid=pb.ON_INVALID_DEADLETTER)
-                )
-            answer: pb.AppendResponse = await stub.AppendLabels(pb.AppendRequest(stream="later", examples=examples))
-        await server.stop(None)
+                await stub.AppendLabels(with_letters)
+            answer: pb.AppendResponse = await stub.AppendLabels(request)
         return answer
 
     assert asyncio.run(run()).accepted == 1

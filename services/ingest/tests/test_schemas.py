@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from common.errors import Unavailable
 from common.process.health import Health
@@ -30,21 +31,31 @@ class _Watched(StreamsInMemory):
         raise Unavailable("the connection broke")
 
 
-def test_the_registry_is_followed_across_breaks() -> None:
-    registry, health, stop = _Watched(), Health("registry"), Stop()
-    registry.register("flights", SCHEMA)
-    schemas = Schemas(registry)
-    follower = threading.Thread(target=schemas.follow, args=(stop, health))
+@contextmanager
+def _followed(registry: _Watched) -> Iterator[Schemas]:
+    schemas, stop = Schemas(registry), Stop()
+    follower = threading.Thread(target=schemas.follow, args=(stop, Health("registry")))
     follower.start()
-    wait_until(lambda: schemas.names() == ["flights"], "learning the streams")
-    registry.register("flights", SCHEMA)
-    registry.changed.set()
-    wait_until(lambda: (known := schemas.known("flights")) is not None and known.schema_version == 2, "hearing of it")
-    wait_until(lambda: registry.watch_count == 2, "watching again")
+    yield schemas
     stop.request()
     registry.changed.set()
     follower.join(timeout=60)
     assert not follower.is_alive()
+
+
+def _wait_for_version(schemas: Schemas, number: int) -> None:
+    wait_until(lambda: (known := schemas.known("flights")) is not None and known.schema_version == number, "its number")
+
+
+def test_the_registry_is_followed_across_breaks() -> None:
+    registry = _Watched()
+    registry.register("flights", SCHEMA)
+    with _followed(registry) as schemas:
+        wait_until(lambda: schemas.names() == ["flights"], "learning the streams")
+        registry.register("flights", SCHEMA)
+        registry.changed.set()
+        _wait_for_version(schemas, 2)
+        wait_until(lambda: registry.watch_count == 2, "watching again")
 
 
 def test_streams_are_opened_from_the_oldest_on() -> None:
@@ -57,20 +68,14 @@ def test_streams_are_opened_from_the_oldest_on() -> None:
 
 
 def test_a_stream_that_is_gone_is_forgotten_and_does_not_end_the_watch() -> None:
-    registry, health, stop = _Watched(), Health("registry"), Stop()
+    registry = _Watched()
     registry.register("flights", SCHEMA)
     registry.register("trains", SCHEMA)
-    schemas = Schemas(registry)
-    follower = threading.Thread(target=schemas.follow, args=(stop, health))
-    follower.start()
-    wait_until(lambda: schemas.names() == ["flights", "trains"], "learning the streams")
-    del registry.streams["flights"]
-    registry.changed.set()
-    wait_until(lambda: schemas.names() == ["trains"], "hearing that it is gone")
-    stop.request()
-    registry.changed.set()
-    follower.join(timeout=60)
-    assert not follower.is_alive()
+    with _followed(registry) as schemas:
+        wait_until(lambda: schemas.names() == ["flights", "trains"], "learning the streams")
+        del registry.streams["flights"]
+        registry.changed.set()
+        wait_until(lambda: schemas.names() == ["trains"], "hearing that it is gone")
 
 
 def test_an_older_version_is_asked_for_once() -> None:
@@ -98,18 +103,12 @@ def test_the_registry_is_not_asked_again_at_once() -> None:
 
 
 def test_another_registry_behind_the_same_address_is_believed() -> None:
-    registry, health, stop = _Watched(), Health("registry"), Stop()
+    registry = _Watched()
     registry.register("flights", SCHEMA)
     registry.register("flights", SCHEMA)
-    schemas = Schemas(registry)
-    follower = threading.Thread(target=schemas.follow, args=(stop, health))
-    follower.start()
-    wait_until(lambda: (known := schemas.known("flights")) is not None and known.schema_version == 2, "it is 2")
-    registry.streams.clear()
-    registry.register("flights", SCHEMA)
-    registry.changed.set()
-    wait_until(lambda: (known := schemas.known("flights")) is not None and known.schema_version == 1, "it is 1")
-    stop.request()
-    registry.changed.set()
-    follower.join(timeout=60)
-    assert not follower.is_alive()
+    with _followed(registry) as schemas:
+        _wait_for_version(schemas, 2)
+        registry.streams.clear()
+        registry.register("flights", SCHEMA)
+        registry.changed.set()
+        _wait_for_version(schemas, 1)

@@ -58,7 +58,5 @@ def test_a_body_with_a_value_of_a_wrong_type_is_refused_in_a_sentence(world: Wor
                 assert answer.status_code == 200 or answer.json()["error"]["message"], place
         return statuses
 
-    wholly_dead = (
-        {200} if (form, on_invalid) == ("ndjson", "deadletter") else {200, 400}
-    )  # a line is an event by itself
-    assert asyncio.run(send_all()) == wholly_dead
+    is_all_dead = (form, on_invalid) == ("ndjson", "deadletter")  # a line is an event by itself
+    assert asyncio.run(send_all()) == ({200} if is_all_dead else {200, 400})

@@ -17,7 +17,7 @@ from common.registry.teams import Offer, TeamState
 from common.registry.wire import read_from, sent_as
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
-from services.registry.catalog import Catalog
+from services.registry.catalog import Catalog, RoundChange
 from services.registry.doors.rules import check_stream
 from services.registry.store.blobs import CHUNK_BYTES
 
@@ -91,14 +91,16 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         return wire.round_to_wire(ended)
 
     def StopRound(self, request: pb.StopRoundRequest, context: grpc.ServicerContext) -> pb.Round:
-        by = author_of(request.by)
-        found = self._catalog.stop_round(request.model, request.round_id, by=by, reason=request.reason)
-        return wire.round_to_wire(found)
+        return self._change_round(request, "stop")
 
     def ResumeRound(self, request: pb.StopRoundRequest, context: grpc.ServicerContext) -> pb.Round:
-        by = author_of(request.by)
-        found = self._catalog.resume_round(request.model, request.round_id, by=by, reason=request.reason)
-        return wire.round_to_wire(found)
+        return self._change_round(request, "resume")
+
+    def _change_round(self, request: pb.StopRoundRequest, how: RoundChange) -> pb.Round:
+        by, reason = author_of(request.by), request.reason
+        return wire.round_to_wire(
+            self._catalog.change_round(request.model, request.round_id, how, by=by, reason=reason)
+        )
 
     def PutResumePoint(self, request: pb.PutResumePointRequest, context: grpc.ServicerContext) -> pb.Round:
         state = wire.json_map("state_json", request.state_json)

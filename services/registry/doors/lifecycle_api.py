@@ -9,7 +9,7 @@ from common.access.guard import called, require, rule
 from common.access.principal import author_of
 from common.registry.catalog import FileEntry
 from common.registry.wire import json_text
-from services.registry.catalog import Catalog, ModelChange, StreamChange
+from services.registry.catalog import Catalog, ModelChange, RoundChange, StreamChange
 from services.registry.doors.bodies import END, ApplyBody, AuthorBody, PinBody, PushBody, decoded, json_answer
 from services.registry.doors.rules import check_stream
 from services.registry.store.audit import Call
@@ -25,6 +25,12 @@ _STREAM_WORDS: dict[StreamChange, str] = {
     "archive": "The stream takes neither events nor models; 409 while a model that is not archived learns from it.",
     "restore": "Undoes archiving.",
 }
+_ROUND_WORDS: dict[RoundChange, str] = {
+    "fail": "Ends a round that is planned or running, of any trainer.",
+    "stop": "Its trainer ends the block of examples that it learns, saves a resume point and gives the round back. No "
+    "trainer takes it until it is resumed.",
+    "resume": "A stopped round goes on from its resume point, on any trainer.",
+}
 _AUTHOR = rule("author:{model}")
 Version = Annotated[int, Query(gt=0, lt=END)]
 
@@ -34,6 +40,8 @@ def add_lifecycle(app: FastAPI, catalog: Catalog) -> None:
         _add_model_change(app, catalog, model_change)
     for stream_change in _STREAM_WORDS:
         _add_stream_change(app, catalog, stream_change)
+    for round_change in _ROUND_WORDS:
+        _add_round_change(app, catalog, round_change)
     _add_apply(app, catalog)
     _add_deletion(app, catalog)
     _add_record(app, catalog)
@@ -60,21 +68,13 @@ def add_lifecycle(app: FastAPI, catalog: Catalog) -> None:
             )
         )  # fmt: skip
 
-    @app.post("/v1/models/{model}/rounds/{round_id}:fail", tags=["rounds"])
-    def fail_round(model: str, round_id: str, body: AuthorBody) -> Response:
-        """Ends a round that is planned or running, of any trainer."""
-        return json_answer(catalog.fail_round_by_hand(model, round_id, by=body.by, reason=body.reason))
 
-    @app.post("/v1/models/{model}/rounds/{round_id}:stop", tags=["rounds"])
-    def stop_round(model: str, round_id: str, body: AuthorBody) -> Response:
-        """Its trainer ends the block of examples that it learns, saves a resume point and gives the round back. No
-        trainer takes it until it is resumed."""
-        return json_answer(catalog.stop_round(model, round_id, by=body.by, reason=body.reason))
+def _add_round_change(app: FastAPI, catalog: Catalog, how: RoundChange) -> None:
+    path = "/v1/models/{model}/rounds/{round_id}:" + how
 
-    @app.post("/v1/models/{model}/rounds/{round_id}:resume", tags=["rounds"])
-    def resume_round(model: str, round_id: str, body: AuthorBody) -> Response:
-        """A stopped round goes on from its resume point, on any trainer."""
-        return json_answer(catalog.resume_round(model, round_id, by=body.by, reason=body.reason))
+    @app.post(path, name=f"{how}_round", description=_ROUND_WORDS[how], tags=["rounds"])
+    def change(model: str, round_id: str, body: AuthorBody) -> Response:
+        return json_answer(catalog.change_round(model, round_id, how, by=body.by, reason=body.reason))
 
 
 def _add_model_change(app: FastAPI, catalog: Catalog, how: ModelChange) -> None:

@@ -81,7 +81,7 @@ def lease_round(
             end_failed(transaction, row, reason, rules.backoff)
             continue
         expires_at = transaction.now + ttl_seconds
-        token = _next_token(row.token)
+        token = (lease_number(row.token) + 1) << _SECRET_BITS | secrets.randbits(_SECRET_BITS)
         change_round(
             transaction,
             row,
@@ -101,10 +101,6 @@ def lease_round(
 def lease_number(token: int) -> int:
     """How many leases the round has had with this one; no secret."""
     return token >> _SECRET_BITS
-
-
-def _next_token(token: int) -> int:
-    return (lease_number(token) + 1) << _SECRET_BITS | secrets.randbits(_SECRET_BITS)
 
 
 def _checked(holder: Holder) -> str:
@@ -135,7 +131,7 @@ def _candidates(transaction: Transaction, holder: str, secret_sha256: str, model
     return list(transaction.connection.execute(query))
 
 
-def renew_lease(transaction: Transaction, *, round_id: str, token: int, ttl_seconds: float, progress: JsonMap) -> Lease:
+def renew_lease(transaction: Transaction, round_id: str, token: int, *, ttl_seconds: float, progress: JsonMap) -> Lease:
     """Holds the round for another ttl_seconds from now, also when the lease has run out and nobody else has taken it.
 
     Raises:
@@ -155,7 +151,7 @@ def renew_lease(transaction: Transaction, *, round_id: str, token: int, ttl_seco
     return Lease(get_round(transaction.connection, round_id), token, expires_at, resume_point_of(row))
 
 
-def release_round(transaction: Transaction, *, round_id: str, token: int, reason: str) -> Round:
+def release_round(transaction: Transaction, round_id: str, token: int, *, reason: str) -> Round:
     """Gives the round back: it may be leased again at once. A repetition by the same holder changes nothing."""
     row = row_of(transaction.connection, round_id)
     if row.state == RoundState.PLANNED and row.token == token:

@@ -55,6 +55,21 @@ def definition(name: str = "m", stream: str = "s", *, seed: int = 7, retention: 
     return {"model.yaml": f"{text}features: {{x: {{type: numeric}}}}\n".encode()}
 
 
+LATE: JsonMap = {
+    **SCHEMA,
+    "features": [*SCHEMA["features"], {"name": "id", "dtype": "string"}],
+    "late_labels": {"key": "id", "wait_seconds": 60},
+}
+"""Of a stream whose labels come later."""
+
+
+def define_late(catalog: Catalog, text: str) -> None:
+    """Model w on the stream `late`, its definition with these lines more."""
+    catalog.register_stream("late", json.dumps(LATE))
+    files = {"model.yaml": definition("w", "late")["model.yaml"] + text.encode()}
+    catalog.register_model("w", stream="late", files=files, by="test")
+
+
 def new_catalog(
     directory: Path, clock: Clock, limits: CatalogLimits = LIMITS, leadership: Leadership | None = None
 ) -> Catalog:

@@ -16,14 +16,8 @@ def report(catalog: Catalog, instance: str = "t", **counted: Any) -> None:
 def test_an_account_before_any_report_says_what_is_missing(catalog: Catalog) -> None:
     publish(catalog)
     found = catalog.account("m")
-    assert found["examples"] == {
-        "total": None,
-        "trained": 900,
-        "held_out": 100,
-        "unusable": 0,
-        "left_out": 0,
-        "waiting": None,
-    }
+    counts = {"total": None, "trained": 900, "held_out": 100, "unusable": 0, "left_out": 0, "waiting": None}
+    assert found["examples"] == counts
     assert (found["adds_up"], found["problems"]) == (False, ["no trainer has reported how far the log goes"])
 
 
@@ -63,26 +57,19 @@ def test_a_trainer_that_has_seen_less_of_the_log_takes_nothing_back(catalog: Cat
     assert catalog.account("m")["examples"]["total"] == 1700
 
 
-def test_a_version_of_what_came_after_the_last_count_adds_up(catalog: Catalog) -> None:
+def test_events_that_came_after_the_last_count_add_up_also_after_a_rollback(catalog: Catalog) -> None:
     publish(catalog)
     report(catalog, head_version=1, waiting=400)
     publish(catalog)
     found = catalog.account("m")
-    assert (found["examples"]["total"], found["examples"]["waiting"], found["problems"]) == (2000, 0, [])
-    assert found["adds_up"]
-
-
-def test_a_rollback_from_a_version_of_what_came_after_the_last_count_takes_nothing_back(catalog: Catalog) -> None:
-    publish(catalog)
-    report(catalog, head_version=1, waiting=400)
-    publish(catalog)
+    counts = found["examples"]["total"], found["examples"]["waiting"], found["problems"], found["adds_up"]
+    assert counts == (2000, 0, [], True)
     catalog.rollback("m", by="o", reason="worse")
     found = catalog.account("m")
     assert (found["examples"]["total"], found["examples"]["waiting"], found["problems"]) == (2000, 1000, [])
-    report(catalog, head_version=1, waiting=900)
-    assert catalog.account("m")["examples"]["total"] == 2000
-    report(catalog, head_version=1, waiting=1100)
-    assert catalog.account("m")["examples"]["total"] == 2100
+    for waiting, total in ((900, 2000), (1100, 2100)):
+        report(catalog, head_version=1, waiting=waiting)
+        assert catalog.account("m")["examples"]["total"] == total
 
 
 def test_a_version_that_does_not_account_for_its_examples_is_named(catalog: Catalog) -> None:
@@ -121,12 +108,8 @@ def test_unusable_ones_are_shown_with_reasons_and_samples(catalog: Catalog) -> N
 def test_why_names_the_failure_its_place_and_what_to_do(catalog: Catalog) -> None:
     assert catalog.why("m")["state"] == "ok"
     held = leased(catalog)
-    failure = {
-        "stage": "train",
-        "place": "model.py, line 7",
-        "events": [{"partition": 0, "offset": 3}],
-        "log": ["a line"],
-    }
+    events = [{"partition": 0, "offset": 3}]
+    failure = {"stage": "train", "place": "model.py, line 7", "events": events, "log": ["a line"]}
     catalog.fail_round(held.round.round_id, held.token, reason="loss is NaN", failure=failure)
     report(catalog, head_version=0, waiting_for="backing off")
     found = catalog.why("m")

@@ -12,14 +12,9 @@ from common.registry.live import Evidence
 from common.registry.reporting import Part, Report, Served
 from services.registry.catalog import Catalog
 from services.registry.metrics import CatalogMetrics
-from services.registry.tests.building import GATE, SCHEMA, definition, publish
+from services.registry.tests.building import GATE, define_late, publish
 from services.registry.tests.seeing import seen
 
-_LATE = {
-    **SCHEMA,
-    "features": [*SCHEMA["features"], {"name": "id", "dtype": "string"}],
-    "late_labels": {"key": "id", "wait_seconds": 60},
-}
 _STAGED = "rollout: {judge: {metric: error_rate}, canary: {share: [1, 10, 50], by: key}}\n"
 _GUARD = {"guard": "latency", "limit": 2, "samples": 40, "value": 0.25, "e_value": 0.5, "of": 200.0, "broken": False}
 _SHOWN = {
@@ -30,16 +25,10 @@ _SHOWN = {
 _CANARY_GATE = replace(GATE, canary=True)
 
 
-def _define(catalog: Catalog, text: str) -> None:
-    files = definition("w", "late")
-    catalog.register_model("w", stream="late", files={"model.yaml": files["model.yaml"] + text.encode()}, by="test")
-
-
 @pytest.fixture
 def staged(catalog: Catalog) -> Catalog:
     """Model w whose version 1 is production and whose version 2 is canary."""
-    catalog.register_stream("late", json.dumps(_LATE))
-    _define(catalog, _STAGED)
+    define_late(catalog, _STAGED)
     first, second = (publish(catalog, model="w", gate=_CANARY_GATE) for _ in range(2))
     assert (first.verdict.decision, second.verdict.decision) == (Decision.PROMOTE, Decision.CANARY)
     return catalog
@@ -106,7 +95,7 @@ def test_a_decision_of_another_stage_or_after_the_verdict_changes_nothing(staged
 
 def test_a_person_and_a_definition_move_a_canary_too_and_a_pin_stops_its_promotion(staged: Catalog) -> None:
     _decide(staged, "advance", 0)
-    _define(staged, _STAGED.replace("[1, 10, 50], by: key", "[5], by: request"))
+    define_late(staged, _STAGED.replace("[1, 10, 50], by: key", "[5], by: request"))
     assert (_at(staged), staged.get_model("w").canary["by"]) == ((2, 0, 5.0, ""), "request")
     staged.pin("w", 1, by="ada", reason="")
     _decide(staged, "promote", 0)
@@ -118,7 +107,7 @@ def test_a_person_and_a_definition_move_a_canary_too_and_a_pin_stops_its_promoti
     assert (shown["moved"], shown["reason"], "stays" in shown) == ("it is production", "by the numbers", False)
     staged.set_alias("w", "canary", 1, by="ada", reason="")
     assert _at(staged) == (1, 0, 5.0, ""), "a version that a person makes canary is judged as well"
-    _define(staged, "")
+    define_late(staged, "")
     assert staged.get_model("w").canary == {}
 
 
@@ -153,11 +142,7 @@ def test_page_door_and_prometheus_show_stage_and_evidence(staged: Catalog, brows
 @pytest.mark.parametrize(
     ("served", "held", "reason"),
     [
-        (
-            Served("w", 2, "END", reason="no such file", given_up=True),
-            0.0,
-            "cannot load canary version 2: no such file",
-        ),
+        (Served("w", 2, "END", reason="no such file", given_up=True), 0.0, "load canary version 2: no such file"),
         (Served("w", 2, "AVAILABLE", aliases=("canary",)), 5e8 + 1, "memory_bytes: 500,000,001 bytes of replica r"),
         (Served("w", 2, "AVAILABLE", aliases=("canary",)), 5e8, ""),
     ],
@@ -165,7 +150,7 @@ def test_page_door_and_prometheus_show_stage_and_evidence(staged: Catalog, brows
 def test_a_canary_that_a_replica_cannot_load_or_that_takes_too_much_memory_goes_back(
     staged: Catalog, browser: httpx.Client, served: Served, held: float, reason: str
 ) -> None:
-    _define(staged, _STAGED.replace("by: key", "guards: {memory_bytes: 500000000}"))
+    define_late(staged, _STAGED.replace("by: key", "guards: {memory_bytes: 500000000}"))
     part = Part(model="w", version=2, numbers={"runner_private_bytes": held})
     staged.report(Report("r", "serving", "", 1.0, serves=(served,), parts=(part,)))
     assert staged.get_model("w").aliases.get("canary", 0) == (0 if reason else 2)

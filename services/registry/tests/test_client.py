@@ -16,7 +16,7 @@ import grpc
 import numpy as np
 import pytest
 
-from common.errors import Conflict, DataLoss, InvalidInput, NotFound, Overloaded, Unavailable
+from common.errors import DataLoss, InvalidInput, NotFound, Overloaded, Unavailable
 from common.process.pace import Pace
 from common.registry.catalog import FileEntry
 from common.registry.client import RegistryClient, manifest_of
@@ -84,14 +84,6 @@ def test_only_what_is_missing_travels_either_way(client: RegistryClient, tmp_pat
     assert client.download(files, tmp_path / "to") == 20
     assert manifest_of(tmp_path / "to") == files
     assert client.download(files, tmp_path / "to") == 0
-
-
-def test_many_large_files_arrive_as_they_were(client: RegistryClient, tmp_path: Path) -> None:
-    contents = {f"file{number}": os.urandom(number * 300_000) for number in range(9)}
-    files = _folder(tmp_path / "from", **contents)
-    assert client.upload(tmp_path / "from", files) == sum(map(len, contents.values()))
-    client.download(files, tmp_path / "to")
-    assert manifest_of(tmp_path / "to") == files
 
 
 def test_a_small_file_goes_in_one_call_of_one_message(tmp_path: Path) -> None:
@@ -164,22 +156,6 @@ def test_nothing_is_written_outside_the_folder(client: RegistryClient, tmp_path:
     with pytest.raises(InvalidInput, match="not a relative path"):
         client.download([replace(file, path=path)], tmp_path / "to")
     assert not (tmp_path / "escaped").exists()
-
-
-def test_errors_arrive_as_what_they_are(connect: Connect, tmp_path: Path) -> None:
-    client = connect()
-    register_all(client)
-    with pytest.raises(NotFound, match="model nobody is not registered"):
-        client.get_model("nobody")
-    with pytest.raises(InvalidInput, match="not JSON"):
-        client.register_stream("t", "{")
-    client.plan_round(next_plan(client))
-    with pytest.raises(Conflict, match="is still planned"):
-        client.plan_round(replace(next_plan(client), sequence=2))
-    with pytest.raises(Conflict, match="to roll back to"):
-        client.rollback("m", by="ada", reason="")
-    with pytest.raises(NotFound, match="there is no file"):
-        client.download([FileEntry("a", 1, "0" * 64)], tmp_path)
 
 
 def test_values_survive_the_wire(connect: Connect, tmp_path: Path) -> None:

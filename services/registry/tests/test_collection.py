@@ -41,23 +41,21 @@ def _bytes_of(catalog: Catalog, file: FileEntry) -> bytes:
 
 
 @pytest.fixture
-def real_clock(tmp_path: Path) -> Clock:
+def clock(tmp_path: Path) -> Clock:
     """Beginning at the file system's time, since grace is counted from when a file was stored."""
     probe = tmp_path / "probe"
     probe.touch()
     return Clock(probe.stat().st_mtime)
 
 
-def test_a_file_that_nothing_needs_goes_after_the_grace_period(tmp_path: Path, real_clock: Clock) -> None:
-    catalog = new_catalog(tmp_path, real_clock)
+def test_a_file_that_nothing_needs_goes_after_the_grace_period(catalog: Catalog, clock: Clock) -> None:
     orphan = store(catalog, b"orphan")
     assert catalog.collect().removed_files == 0
-    real_clock.pass_seconds(GRACE_SECONDS + 60)
+    clock.pass_seconds(GRACE_SECONDS + 60)
     collected = catalog.collect()
     assert (collected.removed_files, collected.freed_bytes) == (1, 6)
     with pytest.raises(NotFound):
         _bytes_of(catalog, orphan)
-    catalog.close()
 
 
 class _SlowFolder(InFolder):
@@ -73,11 +71,11 @@ class _SlowFolder(InFolder):
         return super().sweep(seconds)
 
 
-def test_while_bytes_are_deleted_the_catalog_can_be_written_to(tmp_path: Path, real_clock: Clock) -> None:
+def test_while_bytes_are_deleted_the_catalog_can_be_written_to(tmp_path: Path, clock: Clock) -> None:
     shelf = _SlowFolder(tmp_path)
-    catalog = Catalog(tmp_path, LIMITS, clock=real_clock, shelf=shelf)
+    catalog = Catalog(tmp_path, LIMITS, clock=clock, shelf=shelf)
     orphan = store(catalog, b"orphan")
-    real_clock.pass_seconds(GRACE_SECONDS + 60)
+    clock.pass_seconds(GRACE_SECONDS + 60)
     collecting = threading.Thread(target=catalog.collect)
     collecting.start()
     assert shelf.entered.wait(DEADLINE_SECONDS)
@@ -90,39 +88,33 @@ def test_while_bytes_are_deleted_the_catalog_can_be_written_to(tmp_path: Path, r
     catalog.close()
 
 
-def test_asking_for_a_file_keeps_it_for_another_grace_period(tmp_path: Path, real_clock: Clock) -> None:
-    catalog = new_catalog(tmp_path, real_clock)
+def test_asking_for_a_file_keeps_it_for_another_grace_period(catalog: Catalog, tmp_path: Path) -> None:
     orphan = store(catalog, b"orphan")
     path = tmp_path / "blobs" / orphan.digest[:2] / orphan.digest
     os.utime(path, (0, 0))
     assert catalog.blobs.missing([orphan.digest]) == []
     assert catalog.collect().removed_files == 0, "its uploader was told a moment ago that it need not send it"
-    catalog.close()
 
 
-def test_an_upload_that_nobody_takes_up_goes_too(tmp_path: Path, real_clock: Clock) -> None:
-    catalog = new_catalog(tmp_path, real_clock)
+def test_an_upload_that_nobody_takes_up_goes_too(catalog: Catalog, clock: Clock) -> None:
     with pytest.raises(HeadraceError):
         catalog.blobs.receive("0" * 64, 10, 0, [b"half"])
     assert catalog.collect().removed_uploads == 0
-    real_clock.pass_seconds(GRACE_SECONDS + 60)
+    clock.pass_seconds(GRACE_SECONDS + 60)
     assert catalog.collect().removed_uploads == 1
     assert catalog.blobs.received_bytes("0" * 64) == (0, False)
-    catalog.close()
 
 
-def test_a_resume_point_stays_as_long_as_its_round_is_open(tmp_path: Path, real_clock: Clock) -> None:
-    catalog = new_catalog(tmp_path, real_clock)
+def test_a_resume_point_stays_as_long_as_its_round_is_open(catalog: Catalog, clock: Clock) -> None:
     held = leased(catalog)
     entry = store(catalog, b"half the weights")
     catalog.put_resume_point(held.round.round_id, held.token, state={}, files=[entry])
     catalog.release_round(held.round.round_id, held.token, reason="stopping")
-    real_clock.pass_seconds(GRACE_SECONDS + 60)
+    clock.pass_seconds(GRACE_SECONDS + 60)
     assert catalog.collect().removed_files == 0
     held = lease(catalog)
     catalog.fail_round(held.round.round_id, held.token, reason="broken")
     assert catalog.collect().removed_files == 1
-    catalog.close()
 
 
 class NothingNeededIsCollected(RuleBasedStateMachine):

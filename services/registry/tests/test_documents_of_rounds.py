@@ -41,7 +41,7 @@ def test_an_evaluation_as_documented_is_taken_with_what_else_stands_in_it(catalo
 def test_warnings_progress_and_failures_of_another_form_are_refused(catalog: Catalog) -> None:
     with pytest.raises(InvalidInput, match=r"environment\.warnings"):
         publish(catalog, environment={"warnings": ["x"]})
-    catalog.fail_round_by_hand("m", catalog.list_rounds("m", 1)[0].round_id, by="ada", reason="")
+    catalog.change_round("m", catalog.list_rounds("m", 1)[0].round_id, "fail", by="ada", reason="")
     held = leased(catalog)
     for progress in ({"stage": 1}, {"began_at": "now"}, {"deaths": [1]}, {"examples_done": None}):
         with pytest.raises(InvalidInput, match="progress"):

@@ -146,21 +146,11 @@ def test_a_verdict_names_the_examples_that_judged_and_the_interval_of_the_change
         check_documents(evaluation={"window": {**evaluation["window"], "examples": "many"}})
 
 
-@each_row("metric", ["log_loss", "rmse", "mae"])
-def test_less_of_an_error_is_better(metric: str) -> None:
-    rule = {"metric": metric, "max_regression": 0.0}
-    assert _judge(rule, 0.1, 0.2).decision is Decision.PROMOTE
-    assert _judge(rule, 0.2, 0.1).decision is Decision.REJECT
-    assert _judge({**rule, "direction": "higher"}, 0.2, 0.1).decision is Decision.PROMOTE
-
-
-def test_the_exact_margin_passes_in_spite_of_rounding() -> None:
+def test_the_exact_margin_passes_in_spite_of_rounding_and_a_direction_may_be_given() -> None:
     assert _judge({"metric": "auc", "max_regression": 0.1}, 0.7, 0.8).decision is Decision.PROMOTE
-
-
-def test_null_counts_as_left_out() -> None:
-    rule = {"metric": "auc", "max_regression": None, "min_value": None, "max_value": None}
-    assert _judge(rule, 0.1, 0.9).decision is Decision.PROMOTE
+    assert (
+        _judge({"metric": "rmse", "max_regression": 0.0, "direction": "higher"}, 0.2, 0.1).decision is Decision.PROMOTE
+    )
 
 
 def test_without_a_metric_only_the_number_of_examples_counts() -> None:
@@ -290,51 +280,35 @@ def test_a_version_is_rejected_that_is_larger_than_the_gate_allows(catalog: Cata
     )
 
 
-@pytest.mark.parametrize(
-    ("program", "reason"),
-    [
-        ({"latency": {"p99_ms": 20.0, "calls": 500}}, ""),
-        (
-            {"latency": {"p99_ms": 20.1, "calls": 500}},
-            "its export answers a row in 20.1 ms or less in 99 of 100 of 500 calls, gate.max_p99_ms allows 20",
-        ),
-        ({}, "gate.max_p99_ms allows 20, and no trial has measured how fast its export answers"),
-    ],
-)
-def test_a_version_is_rejected_that_answers_more_slowly_than_the_gate_allows(
-    catalog: Catalog, program: Mapping[str, Any], reason: str
-) -> None:
-    version = publish(catalog, gate=replace(GATE, max_p99_ms=20.0), environment={"program": program})
-    assert version.verdict.decision is (Decision.REJECT if reason else Decision.PROMOTE)
-    assert not reason or version.verdict.reasons[-1] == reason
+def _slow(p99_ms: float) -> Mapping[str, Any]:
+    return {"program": {"latency": {"p99_ms": p99_ms, "calls": 500}}}
+
+
+def _skewed(largest: float, requests: int) -> Mapping[str, Any]:
+    return {"skew": {"version": 1, "output": "p", "largest": largest, "requests": requests}}
 
 
 @pytest.mark.parametrize(
-    ("environment", "decision", "reason"),
+    ("limit", "environment", "decision", "words"),
     [
-        ({"largest": 0.01, "requests": 9}, Decision.PROMOTE, ""),
-        (
-            {"largest": 0.011, "requests": 9},
-            Decision.REJECT,
-            (
-                "replicas answered as version 1 up to 0.011 from what it answers as trained (output p, 9 requests), "
-                "gate.max_skew allows 0.01"
-            ),
-        ),
-        (
-            {"largest": 0.0, "requests": 0},
-            Decision.PROMOTE,
-            "no request to the parent lies in the request log with its inputs, so no skew was looked for",
-        ),
+        ({"max_p99_ms": 20.0}, _slow(20.0), Decision.PROMOTE, ""),
+        ({"max_p99_ms": 20.0}, _slow(20.1), Decision.REJECT,
+         "a row in 20.1 ms or less in 99 of 100 of 500 calls, gate.max_p99_ms allows 20"),
+        ({"max_p99_ms": 20.0}, {"program": {}}, Decision.REJECT,
+         "gate.max_p99_ms allows 20, and no trial has measured how fast its export answers"),
+        ({"max_skew": 0.01}, _skewed(0.01, 9), Decision.PROMOTE, ""),
+        ({"max_skew": 0.01}, _skewed(0.011, 9), Decision.REJECT,
+         "as version 1 up to 0.011 from what it answers as trained (output p, 9 requests), gate.max_skew allows 0.01"),
+        ({"max_skew": 0.01}, _skewed(0.0, 0), Decision.PROMOTE,
+         "no request to the parent lies in the request log with its inputs, so no skew was looked for"),
     ],
-)
-def test_a_version_is_rejected_when_replicas_answered_otherwise_than_its_parent_as_trained(
-    catalog: Catalog, environment: Mapping[str, Any], decision: Decision, reason: str
+)  # fmt: skip
+def test_a_version_is_rejected_that_answers_more_slowly_or_otherwise_than_the_gate_allows(
+    catalog: Catalog, limit: Any, environment: Mapping[str, Any], decision: Decision, words: str
 ) -> None:
-    skew = {"version": 1, "output": "p", **environment}
-    version = publish(catalog, gate=replace(GATE, max_skew=0.01), environment={"skew": skew})
+    version = publish(catalog, gate=replace(GATE, **limit), environment=environment)
     assert version.verdict.decision is decision
-    assert not reason or version.verdict.reasons[-1] == reason
+    assert version.verdict.reasons[-1].endswith(words)
 
 
 @pytest.mark.covers("met-classification")

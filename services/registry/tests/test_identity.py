@@ -1,6 +1,5 @@
 """A registry process with identity: what its clients show, what the history says, what a removed token ends."""
 
-import base64
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ from common.access.first_start import make, token_path
 from common.access.token_file import TokenFile
 from common.errors import Unauthenticated
 from common.registry.client import RegistryClient
-from services.registry.tests.building import SCHEMA, definition
 from testing import plain_http
 from testing.registry_server import RegistryServer
 from testing.waiting import wait_until
@@ -34,32 +32,6 @@ def registry(tmp_path: Path, tokens: Path) -> Iterator[RegistryServer]:
 def _client(registry: RegistryServer, tokens: Path, name: str) -> RegistryClient:
     shown = TokenFile(token_path(tokens, name)).authorization if name else None
     return RegistryClient(registry.address, timeout_seconds=60, authorization=shown)
-
-
-def _headers(tokens: Path, name: str) -> dict[str, str]:
-    return {"authorization": TokenFile(token_path(tokens, name)).authorization()}
-
-
-def test_the_history_has_the_name_of_who_showed_the_token_whatever_the_request_says(
-    registry: RegistryServer, tokens: Path
-) -> None:
-    headers = _headers(tokens, "operator")
-    stream = {"name": "s", "schema": SCHEMA}
-    files = {path: base64.b64encode(content).decode() for path, content in definition("m").items()}
-    body = {"stream": stream, "model": {"name": "m", "files": files}}
-    for by in ({"by": "mallory"}, {}):
-        answer = plain_http.post(f"{registry.url}/v1/apply", json={**body, **by}, headers=headers, timeout=60)
-        assert answer.status_code == 200, answer.text
-    paused = plain_http.post(
-        f"{registry.url}/v1/models/m:pause", json={"by": "root", "reason": "r"}, headers=headers, timeout=60
-    )
-    assert paused.status_code == 200
-    plain_http.post(f"{registry.url}/v1/models/m:archive", json={}, headers=headers, timeout=60)
-    deleted = plain_http.delete(f"{registry.url}/v1/models/m?by=root", headers=headers, timeout=60)
-    assert deleted.status_code == 200, deleted.text
-    entries = plain_http.get(f"{registry.url}/v1/history", headers=headers, timeout=60).json()["entries"]
-    assert len(entries) >= 4
-    assert {entry["by"] for entry in entries} == {"operator"}
 
 
 def test_a_watch_ends_when_its_token_is_removed(registry: RegistryServer, tokens: Path, tmp_path: Path) -> None:

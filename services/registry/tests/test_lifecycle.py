@@ -1,11 +1,8 @@
 """What people decide about a whole model or stream: paused, pinned, archived, deleted; refused while it is used."""
 
 import json
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,14 +12,12 @@ from common.registry.catalog import CANARY, PRODUCTION, Decision, RoundState
 from services.registry.catalog import Catalog
 from services.registry.tests.building import (
     GATE,
-    LIMITS,
     SCHEMA,
     Clock,
     definition,
     draft,
     lease,
     leased,
-    new_catalog,
     next_plan,
     publish,
 )
@@ -102,7 +97,7 @@ def test_an_archived_model_is_neither_planned_nor_changed_and_comes_back(catalog
     planned = catalog.plan_round(next_plan(catalog))
     with pytest.raises(Conflict, match=f"round {planned.round_id} is planned"):
         catalog.change_model("m", "archive", by="ada", reason="")
-    catalog.fail_round_by_hand("m", planned.round_id, by="ada", reason="not wanted")
+    catalog.change_round("m", planned.round_id, "fail", by="ada", reason="not wanted")
     assert catalog.change_model("m", "archive", by="ada", reason="old").archived
     with pytest.raises(Conflict, match="is archived"):
         catalog.plan_round(next_plan(catalog))
@@ -180,14 +175,14 @@ def test_a_stream_of_the_name_of_a_deleted_one_lies_under_a_name_of_its_own_in_t
 def test_a_person_ends_a_round_whoever_holds_it(catalog: Catalog) -> None:
     planned = catalog.plan_round(next_plan(catalog))
     held = lease(catalog)
-    failed = catalog.fail_round_by_hand("m", planned.round_id, by="ada", reason="it hangs")
+    failed = catalog.change_round("m", planned.round_id, "fail", by="ada", reason="it hangs")
     assert (failed.state, failed.reason) == (RoundState.FAILED, "failed by ada: it hangs")
     with pytest.raises(Conflict):
         catalog.register_version(planned.round_id, held.token, draft(catalog))
     with pytest.raises(Conflict, match="is failed already"):
-        catalog.fail_round_by_hand("m", planned.round_id, by="ada", reason="")
+        catalog.change_round("m", planned.round_id, "fail", by="ada", reason="")
     with pytest.raises(NotFound):
-        catalog.fail_round_by_hand("other", planned.round_id, by="ada", reason="")
+        catalog.change_round("other", planned.round_id, "fail", by="ada", reason="")
 
 
 def test_a_failure_keeps_its_place_and_survives_the_next_success(catalog: Catalog, clock: Clock) -> None:
@@ -297,21 +292,6 @@ def test_two_versions_are_compared(catalog: Catalog) -> None:
     assert found["metrics"]["auc"] == {"from": 0.7, "to": 0.8, "change": pytest.approx(0.1)}
     assert "-seed: 7" in found["definition"]["model.yaml"]
     assert "+seed: 8" in found["definition"]["model.yaml"]
-
-
-@pytest.mark.parametrize("column", ["paused", "failure_json"])
-def test_a_catalog_of_before_is_opened_and_gets_the_columns_it_lacks(tmp_path: Path, clock: Clock, column: str) -> None:
-    before = new_catalog(tmp_path, clock)
-    publish(before)
-    before.close()
-    with closing(sqlite3.connect(tmp_path / "catalog.sqlite")) as connection:
-        connection.execute(f"ALTER TABLE models DROP COLUMN {column}")
-        connection.execute("DROP TABLE history")
-    again = Catalog(tmp_path, LIMITS, clock=clock)
-    model = again.get_model("m")
-    assert (model.paused, model.failure, model.head_version) == ("", {}, 1)
-    assert again.change_model("m", "pause", by="ada", reason="").paused == "ada"
-    again.close()
 
 
 def test_nobody_changes_anything_without_a_name(catalog: Catalog) -> None:

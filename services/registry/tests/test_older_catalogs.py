@@ -80,14 +80,8 @@ def _plan(sequence: int, parent: int) -> str:
 
 
 def _rule(metric: str, *, lower_is_better: bool) -> dict[str, object]:
-    rule: dict[str, object] = {
-        "metric": metric,
-        "max_regression": 0.01,
-        "min_value": None,
-        "max_value": None,
-        "min_examples": 0,
-    }
-    return rule | {"on_reject": "retry", "canary": False, "lower_is_better": lower_is_better}
+    bounds: dict[str, object] = {"max_regression": 0.01, "min_value": None, "max_value": None, "min_examples": 0}
+    return {"metric": metric, **bounds, "on_reject": "retry", "canary": False, "lower_is_better": lower_is_better}
 
 
 def _draft(rule: dict[str, object]) -> str:
@@ -111,24 +105,8 @@ def older(tmp_path: Path) -> Path:
         add("models", "m", "s", _DIGEST, "test", 1e6, 2, 3, 0, 0.0, "")
         for number, rule in ((1, _rule("auc", lower_is_better=False)), (2, _rule("log_loss", lower_is_better=True))):
             round_id = f"m-{number:06}"
-            add(
-                "rounds",
-                round_id,
-                "m",
-                number,
-                _plan(number, number - 1),
-                1e6,
-                "done",
-                "",
-                "a",
-                0.0,
-                1,
-                1,
-                0,
-                "{}",
-                number,
-                "",
-            )
+            plan = _plan(number, number - 1)
+            add("rounds", round_id, "m", number, plan, 1e6, "done", "", "a", 0.0, 1, 1, 0, "{}", number, "")
             verdict = json.dumps({"decision": "promote", "reasons": ["as good as its parent"], "rule": rule})
             add("versions", "m", number, "accepted", round_id, _draft(rule), verdict, f'{{"0":{10 * number}}}', 1e6)
             add("version_files", "m", number, "checkpoint/state", 1, "0" * 64)
@@ -168,11 +146,8 @@ def test_its_models_streams_and_rounds_are_shown_with_what_they_did_not_have_yet
 
 def test_its_definitions_mean_what_they_meant(catalog: Catalog) -> None:
     definition = parse_definition(catalog.get_definition(_DIGEST))
-    assert (definition.gate.metric, definition.gate.direction, definition.gate.on_reject) == (
-        "log_loss",
-        "lower",
-        "skip",
-    )
+    gate = definition.gate
+    assert (gate.metric, gate.direction, gate.on_reject) == ("log_loss", "lower", "skip")
     assert definition.triggers.min_examples == 100
 
 

@@ -49,6 +49,19 @@ MOST_BYTES = {
 }  # fmt: skip
 
 
+def walked(browser: httpx.Client, path: str, query: str) -> tuple[str, list[str]]:
+    """The text of a path's pages from the newest to the oldest, and the ids of their rows; `query` leads on."""
+    text, ids, link = "", list[str](), path
+    while link:
+        answer = browser.get(link)
+        page = seen(answer)
+        text += answer.text
+        ids += [str(row["id"]) for row in page.all("tr") if "id" in row]
+        older = [str(found["href"]) for found in page.all("a") if re.search(f"{query}=[0-9m]", str(found["href"]))]
+        link = f"{path}{older[-1]}" if older else ""
+    return text, ids
+
+
 def form_of(browser: httpx.Client, path: str, **fields: str) -> dict[str, str]:
     """The form of a page as it would be sent, with these fields filled in."""
     hidden = {str(one["name"]): str(one["value"]) for one in seen(browser.get(path)).all("input", type="hidden")}
@@ -63,9 +76,8 @@ def test_the_overview_shows_the_loop_every_model_and_how_fresh_it_is(
     clock.pass_seconds(42.0)
     served = Served("m", 1, "AVAILABLE", since=7.0, aliases=("production",))
     part = Part(model="m", version=1, numbers={"requests_per_second": 12.0, "request_p99_seconds": 0.004})
-    catalog.report(
-        Report("r", "serving", "", 5.0, serves=(served,), numbers={"requests_per_second": 12.0}, parts=(part,))
-    )
+    numbers = {"requests_per_second": 12.0}
+    catalog.report(Report("r", "serving", "", 5.0, serves=(served,), numbers=numbers, parts=(part,)))
     catalog.report(Report("i", "ingest", "", 5.0, numbers={"accepted_events_per_second": 321.0}))
     counted = {"head_version": 1, "waiting": 777, "waiting_for": "777 of 1000 new examples"}
     catalog.report(Report("t", "trainer", "", 5.0, models={"m": counted}))
@@ -108,16 +120,10 @@ def test_an_empty_platform_teaches_the_next_command(browser: httpx.Client, catal
 
 def test_what_failed_is_told_with_what_to_do(browser: httpx.Client, catalog: Catalog) -> None:
     held = leased(catalog)
-    failure: dict[str, Any] = {
-        "stage": "train",
-        "place": "model.py, line 7",
-        "advice": "make batch_size smaller",
-        "log": ["boom"],
-    }
-    failure["not_finite"] = {
-        "step": 3, "operation": "Log", "layer": "layer root", "place": "net.py, line 7",
-        "events": [{"at": "0:12", "event": {"x": "-9.5", "city": HOSTILE}}],
-    }  # fmt: skip
+    events = [{"at": "0:12", "event": {"x": "-9.5", "city": HOSTILE}}]
+    origin = {"step": 3, "operation": "Log", "layer": "layer root", "place": "net.py, line 7", "events": events}
+    failure: dict[str, Any] = {"stage": "train", "place": "model.py, line 7", "log": ["boom"], "not_finite": origin}
+    failure["advice"] = "make batch_size smaller"
     catalog.fail_round(held.round.round_id, held.token, reason="out of memory", failure=failure)
     for path in ("/", "/models/m"):
         text = seen(browser.get(path)).text
@@ -131,17 +137,14 @@ def test_what_failed_is_told_with_what_to_do(browser: httpx.Client, catalog: Cat
 
 @pytest.mark.covers("eco-tfma")
 def test_a_versions_page_shows_its_rules_slices_and_curves(browser: httpx.Client, catalog: Catalog) -> None:
+    confusion = {"classes": [0], "counts": [[5]]}
     details = {
         "slices": [
             {"by": ["carrier"], "where": {"carrier": "AA"}, "count": 9, "metrics": {"candidate": {"auc": 0.4321}}},
             {"by": ["carrier"], "where": None, "value_count": 7, "count": 1, "metrics": {}},
         ],
         "duplicates": {"same_features": 3, "same_event": 1},
-        "curves": {
-            "candidate": {
-                "late": {"roc": [[0.0, 0.0], [0.1234, 0.5], [1, 1]], "confusion": {"classes": [0], "counts": [[5]]}}
-            }
-        },
+        "curves": {"candidate": {"late": {"roc": [[0.0, 0.0], [0.1234, 0.5], [1, 1]], "confusion": confusion}}},
     }
     gate = Gate(rules=(Rule("auc", min_value=0.5), Rule("auc", min_value=0.45, slice={"carrier": "AA"})))
     scored = {"metrics": {"candidate": {"auc": 0.6543}}, "unscored": {"own": "its code measures it"}}
@@ -170,7 +173,11 @@ def test_the_fields_of_a_versions_round_are_shown_and_compared_with_its_parents(
         arrays = {"distance": random.normal(mean, 1.0, 500), "carrier": random.choice(["AA", "<b>"], 500)}
         told = json.dumps(to_document(of_arrays(arrays))).encode()
         publish(catalog, contents={"statistics/round.json": told})
-    first, second = (seen(browser.get(f"/models/m/versions/{number}")).text for number in (1, 2))
+    page = seen(browser.get("/models/m/versions/2"))
+    assert page.lacks("partition 0: records 10 to 20 | headrace rebuild m@2") == []
+    assert page.all("a", href="/models/m/compare?left=1&right=2")
+    assert "curl" not in page.text, "the address of serving is not known"
+    first, second = seen(browser.get("/models/m/versions/1")).text, page.text
     for words in ("Values of the fields", "distance", "Least", "AA ", "<b> "):
         assert words in html.unescape(first), words
     assert "Against the parent" not in first
@@ -195,20 +202,6 @@ def test_a_round_is_shown_from_its_plan_on(browser: httpx.Client, catalog: Catal
 
 def test_stages_are_told_in_their_order() -> None:
     assert in_order({"upload": 1.0, "train": 2.0, "mine": 3.0}) == [("train", 2.0), ("upload", 1.0), ("other", 3.0)]
-
-
-def test_versions_are_explained(browser: httpx.Client, catalog: Catalog) -> None:
-    publish(catalog, auc=0.7)
-    publish(catalog, auc=0.1)
-    page = seen(browser.get("/models/m"))
-    assert "auc 0.1 is below" in page.text or "auc 0.1" in page.text
-    curve = next(found for tag, found in page.tags if "data-plot" in found)["data-plot"]
-    assert curve is not None
-    assert '"candidate": [0.7, 0.1]' in curve
-    version = seen(browser.get("/models/m/versions/2"))
-    assert version.lacks("partition 0: records 10 to 20 | headrace rebuild m@2") == []
-    assert version.all("a", href="/models/m/compare?left=1&right=2")
-    assert "curl" not in version.text, "nobody has said where serving is"
 
 
 @pytest.fixture
@@ -243,27 +236,9 @@ def test_hostile_words_are_words(browser: httpx.Client, catalog: Catalog, clock:
     catalog.pin("m", 1, by=HOSTILE, reason=HOSTILE)
     served = Served(HOSTILE, 1, HOSTILE, aliases=(HOSTILE,), reason=HOSTILE)
     part = Part(model=HOSTILE, version=1, numbers={"queue_requests": 1.0})
-    catalog.report(
-        Report(
-            HOSTILE,
-            "serving",
-            HOSTILE,
-            5.0,
-            serves=(served,),
-            does={"stage": HOSTILE, "round_id": HOSTILE},
-            parts=(part,),
-        )
-    )
-    catalog.report(
-        Report(
-            "t",
-            "trainer",
-            HOSTILE,
-            5.0,
-            faults=(HOSTILE,),
-            models={"m": {"head_version": 1, "waiting": 5, "waiting_for": HOSTILE}},
-        )
-    )
+    does, counted = {"stage": HOSTILE, "round_id": HOSTILE}, {"head_version": 1, "waiting": 5, "waiting_for": HOSTILE}
+    catalog.report(Report(HOSTILE, "serving", HOSTILE, 5.0, serves=(served,), does=does, parts=(part,)))
+    catalog.report(Report("t", "trainer", HOSTILE, 5.0, faults=(HOSTILE,), models={"m": counted}))
     clock.pass_seconds(1.0)
     shown = 0
     for path in (*EVERY_PAGE, "/history?by=" + HOSTILE.replace("{", "%7B"), "/models/%3Cscript%3E", "/streams/%22%3E"):
@@ -321,9 +296,8 @@ def test_a_stream_shows_its_newest_events(catalog: Catalog) -> None:
     place = Place("/streams/s", {"stream": "s"}, {}, "", "", "", "")
     told = streams.page(Reading(catalog, Ingest()), place)["newest"]
     assert (told[0], told[-1], len(told)) == ('{"x": 9.0}', '{"x": 0.0}', 10)
-    assert streams.page(Reading(catalog, ServiceLinks()), place)["newest_fault"].endswith(
-        "REGISTRY_INGEST_URL is empty"
-    )
+    fault = streams.page(Reading(catalog, ServiceLinks()), place)["newest_fault"]
+    assert fault.endswith("REGISTRY_INGEST_URL is empty")
 
 
 @pytest.mark.parametrize(
@@ -506,11 +480,8 @@ def test_history_is_exported_and_no_cell_is_a_formula(browser: httpx.Client, cat
     lines = browser.get("/history.csv", params={"action": "pause"}).text.splitlines()
     assert lines[0] == "at,by,action,model,stream,version,detail,reason"
     assert ",'=cmd(),pause,m," in lines[1]
-    assert [entry["action"] for entry in browser.get("/history.json").json()["entries"]] == [
-        "pause",
-        "apply",
-        "promote",
-    ]
+    entries = browser.get("/history.json").json()["entries"]
+    assert [entry["action"] for entry in entries] == ["pause", "apply", "promote"]
 
 
 def test_a_long_history_is_read_page_by_page_and_an_older_page_stays_as_it_is(
@@ -545,28 +516,16 @@ def test_a_long_history_is_read_page_by_page_and_an_older_page_stays_as_it_is(
 def test_rounds_and_schemas_are_read_page_by_page(browser: httpx.Client, catalog: Catalog, tmp_path: Path) -> None:
     publish(catalog)
     multiply(tmp_path, versions=100, models=1)
-    shown, link = list[str](), "/rounds"
-    while link:
-        page = seen(browser.get(link))
-        shown += [str(one["id"]) for one in page.all("tr") if "id" in one]
-        older = [str(one["href"]) for one in page.all("a") if "before=" in str(one["href"])]
-        link = f"/rounds{older[-1]}" if older else ""
-    assert shown == [f"m-{number:06d}" for number in range(100, 0, -1)]
+    assert walked(browser, "/rounds", "before")[1] == [f"m-{number:06d}" for number in range(100, 0, -1)]
     assert "The newest" in seen(browser.get("/rounds?before=m-000050")).text
     assert browser.get("/rounds?before=nobody").status_code == 404
     features: list[dict[str, object]] = [{"name": "x", "dtype": "float32"}]
     for number in range(25):
         features.append({"name": f"x{number}", "dtype": "float32", "required": False, "default": 0.0})
         catalog.register_stream("s", json.dumps({"features": features, "labels": SCHEMA["labels"]}))
-    link, numbers, told = "/streams/s", list[str](), ""
-    while link:
-        answer = browser.get(link)
-        told += answer.text
-        numbers += re.findall("<h3>Version ([0-9]+)</h3>", answer.text)
-        older = [str(one["href"]) for one in seen(answer).all("a") if re.search("schema=[0-9]", str(one["href"]))]
-        link = f"/streams/s{older[-1]}" if older else ""
-    assert numbers == [str(number) for number in range(26, 0, -1)]
-    assert "new: x5<" in told
+    text, _ = walked(browser, "/streams/s", "schema")
+    assert re.findall("<h3>Version ([0-9]+)</h3>", text) == [str(number) for number in range(26, 0, -1)]
+    assert "new: x5<" in text
     assert browser.get("/streams/s?schema=all").status_code == 400
 
 
@@ -667,12 +626,7 @@ def test_pages_of_500_versions_and_50_models_are_bounded(
     assert "model-49" in browser.get("/").text
     assert 100 < rows["/models/m"] < 120, "a page of the newest"
     assert "The newest 100 of 500." in seen(browser.get("/models/m")).text
-    link, shown = "/models/m", list[str]()
-    while link:
-        page = seen(browser.get(link))
-        shown += [str(one["id"]) for one in page.all("tr") if str(one.get("id", "")).startswith("v")]
-        older = [str(one["href"]) for one in page.all("a") if re.search("before=[0-9]", str(one["href"]))]
-        link = f"/models/m{older[-1]}" if older else ""
+    shown = [row for row in walked(browser, "/models/m", "before")[1] if row.startswith("v")]
     assert shown == [f"v{number}" for number in range(500, 0, -1)]
 
 

@@ -255,11 +255,8 @@ def test_classes_are_called_by_the_words_of_their_label_and_columns_are_what_was
     drawn = {"confusion": confusion, "classes": [[0, 0.9, 0.8, 0.5], [2, 0.7, 0.6, 0.5]]}
     publish(catalog, model="words", evaluation={"curves": {"candidate": {"who_flies": drawn}}})
     text = seen(browser.get("/models/words/versions/1")).text
-    for words in (
-        "confusion of who_flies (candidate) label predicted AA UA others AA 5 1 0 UA 2 7 0 others 1 0 3",
-        "classes of who_flies (candidate) class precision recall share of labels AA 0.9",
-    ):
-        assert words in text, words
+    assert "confusion of who_flies (candidate) label predicted AA UA others AA 5 1 0 UA 2 7 0 others 1 0 3" in text
+    assert "classes of who_flies (candidate) class precision recall share of labels AA 0.9" in text
     publish(catalog, evaluation={"curves": {"candidate": {"y": {"confusion": {"classes": [0], "counts": [[5]]}}}}})
     assert "label predicted 0 0 5" in seen(browser.get("/models/m/versions/1")).text, "a label without words"
 
@@ -296,8 +293,7 @@ def test_whatever_stands_still_is_amber_on_the_overview_and_on_its_model(
     clock.pass_seconds(70.0)
     everybody(catalog)
     said("nothing was heard of round m-000001 since its lease ended 60 s ago")
-    catalog.release_round(held.round.round_id, lease(catalog).token, reason="stopping")
-    publish_open_round(catalog)
+    catalog.register_version(held.round.round_id, lease(catalog).token, draft(catalog))
     clock.pass_seconds(1.0)
     everybody(catalog, version=7)
     assert seen(browser.get("/")).all("p", **{"class": "state good"}), "it is changing over"
@@ -306,11 +302,6 @@ def test_whatever_stands_still_is_amber_on_the_overview_and_on_its_model(
     said("serving does not answer with version 1, which is production since 5 min")
     everybody(catalog, version=1)
     assert seen(browser.get("/")).all("p", **{"class": "state good"})
-
-
-def publish_open_round(catalog: Catalog) -> None:
-    held = lease(catalog)
-    catalog.register_version(held.round.round_id, held.token, draft(catalog))
 
 
 def test_a_round_says_its_longest_stages_and_the_legend_their_sums_without_pointing(

@@ -82,25 +82,6 @@ def test_what_is_no_schema_is_refused(catalog: Catalog, text: str) -> None:
         catalog.get_stream("t")
 
 
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
-        (b"x = 1\ndef build_model(:\n", "model.py, line 2 is not Python"),
-        (b"\xff\xfe", "model.py, line 1 is not Python"),
-        (b"x = 1\0", "model.py"),
-        (b"(" * 10_000, "model.py"),
-        (b"-" * 100_000 + b"1", "model.py"),
-    ],
-)
-def test_a_module_that_is_not_python_is_refused(catalog: Catalog, code: bytes, message: str) -> None:
-    text = b"{name: m2, stream: s, label: y, seed: 7, module: model.py, task: binary}"
-    with pytest.raises(InvalidInput, match=message):
-        catalog.register_model("m2", stream="s", files={"model.yaml": text, "model.py": code}, by="ada")
-    with pytest.raises(NotFound):
-        catalog.get_model("m2")
-    catalog.register_model("m2", stream="s", files={"model.yaml": text, "model.py": b"build_model = 1"}, by="ada")
-
-
 def test_unknown_names_are_not_found(catalog: Catalog) -> None:
     with pytest.raises(NotFound, match="stream nobody is not registered"):
         catalog.get_stream("nobody")

@@ -24,17 +24,9 @@ def test_a_duration_has_its_unit_also_where_a_senders_clock_is_ahead(seconds: fl
     assert duration(seconds) == written
 
 
-def test_sizes_metrics_and_differences_of_any_magnitude_are_told() -> None:
+def test_sizes_metrics_and_differences_of_any_magnitude_are_written() -> None:
     assert [size(value) for value in (999, 999_999, 5e12, 1e18)] == ["999 B", "1 MB", "5 TB", "1e+18 B"]
-    assert [number(value) for value in (0.123456, 1e-9, 1e12, 1e30)] == [
-        "0.1235",
-        "1e-09",
-        "1,000,000,000,000",
-        "1e+30",
-    ]
-    assert [change(value) for value in (0.0123, 0.0, -2e-10, 3e10)] == [
-        "+0.0123",
-        "+0.0000",
-        "-2e-10",
-        "+30,000,000,000",
-    ]
+    numbers = [number(value) for value in (0.123456, 1e-9, 1e12, 1e30)]
+    assert numbers == ["0.1235", "1e-09", "1,000,000,000,000", "1e+30"]
+    changes = [change(value) for value in (0.0123, 0.0, -2e-10, 3e10)]
+    assert changes == ["+0.0123", "+0.0000", "-2e-10", "+30,000,000,000"]

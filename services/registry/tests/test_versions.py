@@ -1,7 +1,6 @@
 """A round ends with one version, judged, whole, and moved to production only over its own parent."""
 
 import math
-import threading
 from dataclasses import replace
 
 import pytest
@@ -10,6 +9,7 @@ from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
 from common.registry.catalog import Decision, FileEntry, RoundState, Version, VersionDraft, VersionStatus
 from services.registry.catalog import Catalog
 from services.registry.tests.building import GATE, Clock, draft, lease, leased, next_plan, publish
+from testing.waiting import at_once
 
 
 @pytest.mark.covers("loop-seed")
@@ -50,11 +50,8 @@ def test_a_rejected_version_is_kept_with_its_verdict_and_moves_nothing(catalog: 
     assert rejected.verdict.rule == GATE
     assert catalog.get_model("m").aliases == {"production": 1}
     assert publish(catalog).parent_version == 1, "nobody's parent"
-    assert [(v.version, v.status) for v in catalog.list_versions("m")] == [
-        (1, VersionStatus.ACCEPTED),
-        (2, VersionStatus.REJECTED),
-        (3, VersionStatus.ACCEPTED),
-    ]
+    accepted, is_rejected = VersionStatus.ACCEPTED, VersionStatus.REJECTED
+    assert [version.status for version in catalog.list_versions("m")] == [accepted, is_rejected, accepted]
 
 
 def test_where_the_rule_says_so_a_version_becomes_canary_first(catalog: Catalog) -> None:
@@ -147,29 +144,21 @@ def test_a_metric_that_is_no_number_rejects_and_is_kept_as_it_was(catalog: Catal
     assert math.isnan(catalog.get_version("m", 1).metrics["candidate"]["auc"])
 
 
-@pytest.mark.covers("est-export")
 def test_two_trainers_that_race_to_register_make_one_version(catalog: Catalog, clock: Clock) -> None:
     catalog.plan_round(next_plan(catalog))
     first = lease(catalog, "a")
     clock.pass_seconds(10.0)
     second = lease(catalog, "b")
     made = draft(catalog)
-    outcomes: list[Version | HeadraceError] = []
-    together = threading.Barrier(8)
 
-    def race(token: int) -> None:
-        together.wait(timeout=60)
+    def race(number: int) -> Version | HeadraceError:
         try:
-            outcomes.append(catalog.register_version("m-000001", token, made))
+            return catalog.register_version("m-000001", (first, second)[number % 2].token, made)
         except HeadraceError as error:
-            outcomes.append(error)
+            return error
 
-    threads = [threading.Thread(target=race, args=(token,)) for token in (first.token, second.token) * 4]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    assert [type(outcome) for outcome in outcomes].count(Conflict) == 4, "the stale one, each time"
+    outcomes = at_once(8, race)
+    assert [type(outcome) for outcome in outcomes].count(Conflict) == 4, "the stale trainer, each time"
     assert [outcome for outcome in outcomes if isinstance(outcome, Version)] == catalog_versions(catalog) * 4
 
 

@@ -1,10 +1,8 @@
 """The errors and their translations: HTTP and gRPC tell a caller the same thing, and nothing else."""
 
-import asyncio
 from typing import Any
 
 import grpc
-import httpx
 import pytest
 from fastapi import FastAPI
 
@@ -25,6 +23,7 @@ from common.process.rpc import start_server
 from common.process.rpc_client import errors_from_status, open_channel
 from common.process.web import create_app
 from protos import ingest_pb2, ingest_pb2_grpc
+from testing.asgi import asked
 from testing.rows import each_row
 
 _CODES: dict[type[HeadraceError], tuple[int, str, int]] = {
@@ -35,15 +34,6 @@ _CODES: dict[type[HeadraceError], tuple[int, str, int]] = {
 }  # fmt: skip
 """By error: over HTTP, over gRPC, of the command line."""
 _TIMEOUT_SECONDS = 60.0
-
-
-def _get(app: FastAPI, path: str) -> httpx.Response:
-    async def run() -> httpx.Response:
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            return await client.get(path)
-
-    return asyncio.run(run())
 
 
 def _app_that_raises(error: HeadraceError) -> FastAPI:
@@ -110,7 +100,7 @@ def test_a_server_that_is_not_there_is_unavailable() -> None:
 
 @each_row("kind", [*_CODES])
 def test_an_error_raised_in_a_route_is_a_body_with_its_kind_and_sentence(kind: type[HeadraceError]) -> None:
-    answer = _get(_app_that_raises(kind("a sentence")), "/fail")
+    answer = asked(_app_that_raises(kind("a sentence")), "/fail")
     assert answer.status_code == _CODES[kind][0]
     assert answer.json() == {"error": {"kind": kind.__name__, "message": "a sentence"}}
     assert ("retry-after" in answer.headers) is (kind in (Overloaded, Unavailable))
@@ -118,12 +108,12 @@ def test_an_error_raised_in_a_route_is_a_body_with_its_kind_and_sentence(kind: t
 
 def test_refused_items_are_part_of_the_body() -> None:
     error = InvalidInput("two are bad", refused=((0, "why"), (3, "why not")))
-    body = _get(_app_that_raises(error), "/fail").json()
+    body = asked(_app_that_raises(error), "/fail").json()
     assert body["error"]["refused"] == [{"index": 0, "reason": "why"}, {"index": 3, "reason": "why not"}]
 
 
 def test_an_overload_says_when_to_come_back() -> None:
-    answer = _get(_app_that_raises(Overloaded("full", retry_after_seconds=7.2)), "/fail")
+    answer = asked(_app_that_raises(Overloaded("full", retry_after_seconds=7.2)), "/fail")
     assert int(answer.headers["retry-after"]) in (7, 8)
 
 
@@ -134,7 +124,7 @@ def test_a_bad_parameter_is_one_sentence_of_ours() -> None:
     async def count(limit: int) -> int:
         return limit
 
-    answer = _get(app, "/count?limit=many")
+    answer = asked(app, "/count?limit=many")
     assert (answer.status_code, answer.json()["error"]["kind"]) == (400, "InvalidInput")
     assert "query.limit" in answer.json()["error"]["message"]
 
@@ -143,10 +133,10 @@ def test_readyz_leaves_out_the_conditions_that_a_balancer_names_and_refuses_thos
     health = Health("queue", "models", "manager")
     app = create_app("test", health)
     health.satisfy("manager")
-    assert _get(app, "/readyz?exclude=queue").status_code == 503
-    answer = _get(app, "/readyz?exclude=queue&exclude=models")
+    assert asked(app, "/readyz?exclude=queue").status_code == 503
+    answer = asked(app, "/readyz?exclude=queue&exclude=models")
     assert (answer.status_code, answer.json()["conditions"]["queue"]) == (200, "starting")
-    answer = _get(app, "/readyz?exclude=redis")
+    answer = asked(app, "/readyz?exclude=redis")
     assert answer.status_code == 400
     assert answer.json()["error"]["message"] == "cannot exclude redis: the conditions here are manager, models, queue"
 
@@ -154,17 +144,17 @@ def test_readyz_leaves_out_the_conditions_that_a_balancer_names_and_refuses_thos
 def test_readyz_names_every_condition_until_all_hold() -> None:
     health = Health("log", "registry")
     app = create_app("test", health)
-    assert _get(app, "/healthz").status_code == 200
+    assert asked(app, "/healthz").status_code == 200
     health.satisfy("log")
     health.fail("registry", "cannot be reached")
-    answer = _get(app, "/readyz")
+    answer = asked(app, "/readyz")
     assert (answer.status_code, answer.json()["conditions"]) == (503, {"log": "ok", "registry": "cannot be reached"})
     health.satisfy("registry")
-    assert _get(app, "/readyz").status_code == 200
+    assert asked(app, "/readyz").status_code == 200
     health.stop()
-    assert _get(app, "/readyz").status_code == 503
-    assert _get(app, "/readyz?exclude=log").status_code == 503
-    assert _get(app, "/metrics").headers["content-type"].startswith("text/plain")
+    assert asked(app, "/readyz").status_code == 503
+    assert asked(app, "/readyz?exclude=log").status_code == 503
+    assert asked(app, "/metrics").headers["content-type"].startswith("text/plain")
 
 
 def test_listeners_hear_each_change_of_readiness_once() -> None:

@@ -1,6 +1,5 @@
 """What a door does with its table of rules, over HTTP: the parts that no service shows by itself."""
 
-import asyncio
 from pathlib import Path
 
 import httpx
@@ -13,6 +12,7 @@ from common.access.guard import Guard, fields_of, rule
 from common.process.health import Health
 from common.process.web import COMMON_RULES, create_app
 from protos import tfserving_pb2
+from testing.asgi import asked
 from testing.rows import each_row
 from testing.walking import access_in, bearer, write_access
 
@@ -36,12 +36,7 @@ _RULE = rule("predict:{model}", "service:trainer")
 
 
 def _get(app: FastAPI, path: str, name: str, method: str = "GET", **headers: str) -> httpx.Response:
-    async def run() -> httpx.Response:
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            return await client.request(method, path, headers={**bearer(name), **headers})
-
-    return asyncio.run(run())
+    return asked(app, path, method, headers={**bearer(name), **headers})
 
 
 @each_row("path", ["/forgotten", "/mounted/x"])

@@ -1,6 +1,5 @@
 """Tokens of an issuer: which count, for whom, and which do not."""
 
-import asyncio
 import base64
 import json
 import time
@@ -9,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from common.access.access import Access
@@ -17,6 +15,7 @@ from common.access.guard import Guard
 from common.errors import InvalidInput, Unauthenticated, Unavailable
 from common.process.health import Health
 from common.process.web import COMMON_RULES, create_app
+from testing.asgi import asked
 from testing.issuer import AUDIENCE, CLIENT, CLIENT_SECRET, Issuer, issuer, rsa_key
 from testing.rows import each_row
 from testing.waiting import wait_until
@@ -184,12 +183,12 @@ def test_made_up_tokens_hold_few_threads_while_the_issuer_is_slow(tmp_path: Path
     token = made.token()
     made.answers.clear()
     with ThreadPoolExecutor(12) as pool:
-        asked = [pool.submit(access.identify, f"Bearer {token}") for _ in range(12)]
-        refused = [one for one in asked if isinstance(one.exception() if one.done() else None, Unavailable)]
+        submitted = [pool.submit(access.identify, f"Bearer {token}") for _ in range(12)]
+        refused = [one for one in submitted if isinstance(one.exception() if one.done() else None, Unavailable)]
         while len(refused) < 8:
-            refused = [one for one in asked if one.done() and isinstance(one.exception(), Unavailable)]
+            refused = [one for one in submitted if one.done() and isinstance(one.exception(), Unavailable)]
         made.answers.set()
-    assert [one.result().name for one in asked if one not in refused] == ["ada"] * 4
+    assert [one.result().name for one in submitted if one not in refused] == ["ada"] * 4
 
 
 @each_row(
@@ -210,12 +209,7 @@ def test_an_issuer_that_is_not_safe_or_not_known_is_refused(tmp_path: Path, oidc
 def test_a_door_fetches_keys_beside_its_event_loop(tmp_path: Path, made: Issuer) -> None:
     app = create_app("test", Health(), guard=Guard(_access(tmp_path, made), COMMON_RULES))
 
-    async def get(token: str) -> int:
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            answer = await client.get("/metrics", headers={"authorization": f"Bearer {token}"})
-            return answer.status_code
-
-    assert asyncio.run(get(made.token(roles=["viewer"]))) == 200
-    assert asyncio.run(get(made.token(roles=[]))) == 403
-    assert asyncio.run(get(made.token(aud="another"))) == 401
+    for token, status in (
+        (made.token(roles=["viewer"]), 200), (made.token(roles=[]), 403), (made.token(aud="another"), 401),
+    ):  # fmt: skip
+        assert asked(app, "/metrics", headers={"authorization": f"Bearer {token}"}).status_code == status

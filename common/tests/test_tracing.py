@@ -1,20 +1,18 @@
 """Traces: off by default, as W3C's header says, bounded, and nobody waits for a collector."""
 
-import asyncio
 import http.server
 import queue
 import threading
 from collections.abc import Iterator
 
-import httpx
 import pytest
-from fastapi import FastAPI
 
 from common.errors import InvalidInput, Unavailable
 from common.process import tracing
 from common.process.health import Health
 from common.process.tracing import OFF, REQUEST_ID, Tracing, link_of, open_tracing, traceparent_of
 from common.process.web import create_app
+from testing.asgi import asked
 from testing.rows import each_row
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -71,33 +69,17 @@ def test_a_door_traces_its_requests_shows_them_and_says_when_it_does_not(asked_o
         return name
 
     sampled = {"traceparent": SAMPLED}
-    plain, named, _, shown, none, off = answers(
-        (app, "/v1/things/one", {}),
-        (app, "/v1/things/one", sampled),
-        (app, "/v1/things/away", sampled | {"x-request-id": "order-17"}),
-        (app, "/v1/traces/order-17", {}),
-        (app, "/v1/traces/none", {}),
-        (create_app("test", Health()), "/v1/traces/none", {}),
-    )
+    plain = asked(app, "/v1/things/one")
+    named = asked(app, "/v1/things/one", headers=sampled)
+    asked(app, "/v1/things/away", headers=sampled | {"x-request-id": "order-17"})
+    shown, none = asked(app, "/v1/traces/order-17"), asked(app, "/v1/traces/none")
+    off = asked(create_app("test", Health()), "/v1/traces/none")
     assert ("x-request-id" in plain.headers, named.headers["x-request-id"]) == (False, TRACE)
     one, away = shown.json()["spans"]
     assert (one["name"], one["error"]) == ("GET /v1/things/one", "")
     assert (away["attributes"]["http.response.status_code"], away["error"]) == (503, "status 503")
     assert (none.status_code, off.status_code) == (404, 409)
     assert "TRACE_SAMPLE" in off.json()["error"]["message"]
-
-
-def answers(*asked: tuple[FastAPI, str, dict[str, str]]) -> list[httpx.Response]:
-    """What the apps say to a GET each, one after the other."""
-
-    async def ask() -> list[httpx.Response]:
-        found = []
-        for app, path, headers in asked:
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
-                found.append(await client.get(path, headers=headers))
-        return found
-
-    return asyncio.run(ask())
 
 
 def test_spans_are_sent_to_the_collector_that_opentelemetrys_variables_name(monkeypatch: pytest.MonkeyPatch) -> None:

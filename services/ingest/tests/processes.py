@@ -1,10 +1,13 @@
 """Ingest as a real process, for tests of what only processes do."""
 
+import http.client
 import json
 import os
 import signal
 import urllib.error
 import urllib.request
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +68,18 @@ class Process:
     def log_text(self) -> str:
         return self._log_path.read_text()
 
+    def send(
+        self, events: Iterable[dict[str, Any]], *, key: str = "", timeout_seconds: float = 60.0
+    ) -> tuple[int, Any, dict[str, str]]:
+        """(status, answer, headers) of events for the stream flights. Raises OSError or HTTPException: no answer."""
+        body = json.dumps({"events": list(events)})
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_seconds)) as connection:
+            headers = {"content-type": "application/json", **({"idempotency-key": key} if key else {})}
+            connection.request("POST", "/v1/streams/flights/events", body, headers)
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+            return response.status, answer, {name.lower(): value for name, value in response.getheaders()}
+
     def get(self, path: str) -> tuple[int, Any]:
         """(status, JSON body); (0, None) while nobody answers."""
         try:
@@ -77,8 +92,5 @@ class Process:
 
 
 def register(registry: RegistryServer, name: str = "flights", schema: dict[str, Any] = SCHEMA) -> None:
-    client = RegistryClient(registry.address, timeout_seconds=_WAIT_SECONDS)
-    try:
+    with closing(RegistryClient(registry.address, timeout_seconds=_WAIT_SECONDS)) as client:
         client.register_stream(name, json.dumps(schema))
-    finally:
-        client.close()

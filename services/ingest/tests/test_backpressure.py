@@ -2,7 +2,6 @@
 
 import contextlib
 import http.client
-import json
 import os
 import signal
 import threading
@@ -45,21 +44,9 @@ class _Ingest:
         self.process.kill()
         self.registry.kill()
 
-    def send(self, body: bytes, *, key: str = "", timeout_seconds: float = 60.0) -> tuple[int, dict[str, str]]:
-        """(status, headers)."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.process.port, timeout=timeout_seconds)
-        try:
-            headers = {"content-type": "application/json", **({"idempotency-key": key} if key else {})}
-            connection.request("POST", "/v1/streams/flights/events", body, headers)
-            response = connection.getresponse()
-            response.read()
-            return response.status, {name.lower(): value for name, value in response.getheaders()}
-        finally:
-            connection.close()
 
-
-def _body(first_id: int, count: int = _EVENTS) -> bytes:
-    return json.dumps({"events": [event(number) for number in range(first_id, first_id + count)]}).encode()
+def _events(first_id: int, count: int = _EVENTS) -> list[dict[str, Any]]:
+    return [event(number) for number in range(first_id, first_id + count)]
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +72,8 @@ class _Sender(threading.Thread):
     def run(self) -> None:
         while not self.ending.is_set():
             try:
-                status, headers = self._ingest.send(
-                    _body(self._next_id), key=f"request {self._next_id}", timeout_seconds=_AT_ONCE_SECONDS
+                status, _, headers = self._ingest.process.send(
+                    _events(self._next_id), key=f"request {self._next_id}", timeout_seconds=_AT_ONCE_SECONDS
                 )
             except (OSError, http.client.HTTPException) as error:
                 self.failures.append(f"request {self._next_id}: {error!r}")
@@ -151,15 +138,15 @@ def test_at_twice_what_the_log_takes_memory_stays_within_its_bound_and_callers_a
         max_in_flight_bytes=_IN_FLIGHT_BYTES, max_body_bytes=3 * _MEBIBYTE,
     )  # fmt: skip
     ingest.start()
-    body = _body(0, 4_000)
-    ingest.send(body)  # what the first request loads stays loaded
+    events = _events(0, 4_000)
+    ingest.process.send(events)  # what the first request loads stays loaded
     statuses: Counter[int] = Counter()
     ending = threading.Event()
 
     def send() -> None:
         while not ending.is_set():
             with contextlib.suppress(OSError, http.client.HTTPException):  # at the end ingest is killed
-                status, _ = ingest.send(body)
+                status = ingest.process.send(events)[0]
                 statuses[status] += 1
                 ending.wait(0.0 if status == 200 else 0.02)  # a caller who asks again at once only warms the machine
 

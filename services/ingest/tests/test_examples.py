@@ -1,18 +1,22 @@
 """Events as tf.train.Example: what is let in, what is refused in which words, and that the bytes are protobuf's."""
 
+import json
 import math
 import struct
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import InvalidInput
+from common.eventlog import tfrecord
 from common.examples.codec import ExampleCodec, varint
 from common.examples.values import to_float32
 from common.schema import PADDING, Schema
 from protos.example_pb2 import Example
+from services.ingest.codec.check_file import check_file
 from services.ingest.codec.columns import ColumnarEncoder
 from testing.rows import each_row
 
@@ -274,3 +278,13 @@ def test_a_label_that_may_be_missing_is_left_out_and_one_without_a_place_is_refu
         codec.encode({"x": 1.0, "late": -(2**63)})
     with pytest.raises(InvalidInput, match="feature x is optional and needs a default"):
         Schema.from_mapping({"features": [{"name": "x", "dtype": "float32", "required": False}]})
+
+
+def test_a_file_is_checked_as_ingest_would_take_it(tmp_path: Path) -> None:
+    schema, events, taken = (tmp_path / name for name in ("schema.json", "events.ndjson", "taken.tfrecord"))
+    schema.write_text(SCHEMA.to_json())
+    events.write_text("\n".join([*[json.dumps(EVENT)] * 5_000, "{oops", json.dumps(EVENT | {"month": 13})]))
+    found = check_file(schema, events, taken)
+    assert (found["accepted"], found["refused_count"]) == (5_000, 2)
+    assert [item["index"] for item in cast(list[dict[str, Any]], found["refused"])] == [5_000, 5_001]
+    assert taken.read_bytes() == tfrecord.frame([CODEC.encode(EVENT)]) * 5_000

@@ -2,7 +2,6 @@
 with its key until it was answered."""
 
 import http.client
-import json
 import random
 import threading
 from collections import Counter
@@ -29,9 +28,9 @@ class _Client(threading.Thread):
     With keys, a request is repeated until it is answered; without, it is given up when the answer does not come.
     """
 
-    def __init__(self, port: int, number: int, *, with_keys: bool, stop: threading.Event) -> None:
+    def __init__(self, ingest: Process, number: int, *, with_keys: bool, stop: threading.Event) -> None:
         super().__init__(name=f"client-{number}", daemon=True)
-        self._port = port
+        self._ingest = ingest
         self._next_id = number * 1_000_000
         self._with_keys = with_keys
         self._ending = stop
@@ -51,25 +50,17 @@ class _Client(threading.Thread):
                     break
 
     def _send(self, ids: range) -> bool:
-        headers = {"content-type": "application/json"}
-        if self._with_keys:
-            headers["idempotency-key"] = f"request-{ids.start}"
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        key = f"request-{ids.start}" if self._with_keys else ""
         try:
-            body = json.dumps({"events": [event(number) for number in ids]})
-            connection.request("POST", "/v1/streams/flights/events", body, headers)
-            response = connection.getresponse()
-            answer = json.loads(response.read())
+            status, answer, _ = self._ingest.send(map(event, ids), key=key, timeout_seconds=10)
         except (OSError, http.client.HTTPException, ValueError):
             return False
-        finally:
-            connection.close()
-        if response.status == 200:
+        if status == 200:
             self.acknowledged.update(ids)
             self.duplicates += answer["duplicate"]
             return True
-        if response.status != 503:
-            self.wrong_answers.append(f"{response.status}: {answer}")
+        if status != 503:
+            self.wrong_answers.append(f"{status}: {answer}")
         return False
 
 
@@ -91,7 +82,7 @@ def ingest(tmp_path: Path) -> Iterator[Process]:
 def test_every_acknowledged_event_is_in_the_log_once(tmp_path: Path, ingest: Process) -> None:
     ingest.wait_ready()
     stop = threading.Event()
-    clients = [_Client(ingest.port, n, with_keys=n % 2 == 0, stop=stop) for n in range(_CLIENTS)]
+    clients = [_Client(ingest, n, with_keys=n % 2 == 0, stop=stop) for n in range(_CLIENTS)]
     for client in clients:
         client.start()
     pace = random.Random(7)

@@ -1,12 +1,9 @@
 """The process: doors first, dependencies in the background, settings checked, a clean end."""
 
 import asyncio
-import json
 import socket
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -39,16 +36,6 @@ def ingest(tmp_path: Path, registry: RegistryServer) -> Iterator[Process]:
     process.kill()
 
 
-def _post(port: int, *events: dict[str, Any]) -> Any:
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/v1/streams/flights/events",
-        data=json.dumps({"events": events}).encode(),
-        headers={"content-type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)
-
-
 def test_it_waits_for_its_dependencies_and_says_what_is_missing(
     tmp_path: Path, ingest: Process, registry: RegistryServer
 ) -> None:
@@ -64,7 +51,7 @@ def test_it_waits_for_its_dependencies_and_says_what_is_missing(
     ingest.wait_ready()
     assert ingest.get("/v1/streams/flights")[0] == 404
     register(registry)
-    assert _post(ingest.port, event(0))["accepted"] == 1
+    assert ingest.send([event(0)])[1]["accepted"] == 1
     wait_until(lambda: ingest.get("/v1/streams")[1] == {"streams": ["flights"]}, "listing the stream")
 
     wind = {"name": "wind", "dtype": "float32", "required": False, "default": 0.0}
@@ -72,7 +59,7 @@ def test_it_waits_for_its_dependencies_and_says_what_is_missing(
     wait_until(lambda: ingest.get("/v1/streams/flights")[1]["schema_version"] == 2, "the watch tells the schema")
     registry.kill()
     wait_until(lambda: ingest.get("/readyz")[0] == 503, "noticing that the registry is away")
-    assert _post(ingest.port, event(1, wind=1.0))["position"] == {"0": 2}
+    assert ingest.send([event(1, wind=1.0)])[1]["position"] == {"0": 2}
     registry.start()
     wait_until(lambda: ingest.get("/readyz")[0] == 200, "finding the registry again")
     assert ingest.stop() == 0
@@ -142,4 +129,4 @@ def test_a_damaged_stream_is_named_by_readyz_and_keeps_no_other_from_its_events(
     assert status == 503
     assert readiness["conditions"]["segments"].startswith("stream damaged: ")
     wait_until(lambda: ingest.get("/v1/streams/flights")[0] == 200, "the other stream is open")
-    assert _post(ingest.port, event(0))["accepted"] == 1
+    assert ingest.send([event(0)])[1]["accepted"] == 1

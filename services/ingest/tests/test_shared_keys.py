@@ -2,7 +2,6 @@
 
 import asyncio
 import http.client
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -26,8 +25,6 @@ from testing.registry_server import RegistryServer
 from testing.secure_redis import secure_redis
 from testing.waiting import wait_until
 
-EVENTS_PATH = "/v1/streams/flights/events"
-
 
 class Replica(Process):
     def __init__(self, directory: Path, **settings: object) -> None:
@@ -36,23 +33,16 @@ class Replica(Process):
         self.steer.mkdir(parents=True)
         super().__init__(directory, "services.ingest.tests.slow_log:main", slow_log_dir=self.steer, **settings)
 
-    def send(self, key: str, *ids: int) -> tuple[int, Any]:
+    def ask(self, key: str, *ids: int) -> tuple[int, Any]:
         """(status, answer)."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            headers = {"content-type": "application/json", **({"idempotency-key": key} if key else {})}
-            connection.request("POST", EVENTS_PATH, json.dumps({"events": [event(n) for n in ids]}), headers)
-            response = connection.getresponse()
-            return response.status, json.loads(response.read())
-        finally:
-            connection.close()
+        return self.send(map(event, ids), key=key)[:2]
 
     def send_beside(self, key: str, *ids: int) -> "tuple[threading.Thread, list[tuple[int, Any]]]":
         found: list[tuple[int, Any]] = []
 
         def send() -> None:
             try:
-                found.append(self.send(key, *ids))
+                found.append(self.ask(key, *ids))
             except (OSError, http.client.HTTPException):
                 found.append((0, None))
 
@@ -136,7 +126,7 @@ def test_two_replicas_given_the_same_request_at_once_append_it_once(
     assert (won[0][0], won[0][1]["duplicate"]) == (200, False)
     assert lost == [(200, won[0][1] | {"duplicate": True})], "the loser gives the winner's answer"
     assert platform.times_in_log(1) == 1
-    assert second.send("at once", 1, 3)[0] == 409, "the key is of another body"
+    assert second.ask("at once", 1, 3)[0] == 409, "the key is of another body"
     assert second.get("/v1/streams/flights")[1]["keys"]["shared"] is True
 
 
@@ -150,10 +140,10 @@ def test_a_replica_killed_between_claim_and_append_leaves_the_key_to_the_other(
     first.kill()
     thread.join(60)
     first.go_on()
-    status, answer = second.send("before", 11)
+    status, answer = second.ask("before", 11)
     assert (status, answer["duplicate"]) == (200, False)
     first.start()
-    assert first.send("before", 11) == (200, answer | {"duplicate": True})
+    assert first.ask("before", 11) == (200, answer | {"duplicate": True})
     assert platform.times_in_log(11) == 1
 
 
@@ -168,7 +158,7 @@ def test_a_replica_killed_between_append_and_note_is_answered_for_by_the_log(
     thread.join(60)
     first.go_on()
     first.start()  # its claim ends when it has announced itself; the other replica need not wait for the time
-    status, answer = second.send("after", 21)
+    status, answer = second.ask("after", 21)
     assert (status, answer["duplicate"], answer["accepted"]) == (200, True, 1)
     assert platform.times_in_log(21) == 1
 
@@ -184,15 +174,15 @@ def test_a_log_that_goes_away_within_an_append_is_answered_at_once_and_the_key_i
     (first.steer / "away").touch()
     thread.join(60)
     assert found[0][0] == 503
-    assert first.send("", 32)[0] == 503, "who comes now is refused before anything is tried"
+    assert first.ask("", 32)[0] == 503, "who comes now is refused before anything is tried"
     claims = [
         key for key in _redis(platform).scan_iter("{ingest}:key:*") if _redis(platform).hget(key, "state") == b"claimed"
     ]
     assert len(claims) == 1
     first.go_on()
-    status, answer = second.send("away", 31)
+    status, answer = second.ask("away", 31)
     assert (status, answer["duplicate"]) == (200, True)
-    wait_until(lambda: first.send("", 33)[0] == 200, "the first replica takes events again")
+    wait_until(lambda: first.ask("", 33)[0] == 200, "the first replica takes events again")
     assert (platform.times_in_log(31), platform.times_in_log(32)) == (1, 0)
 
 
@@ -200,17 +190,17 @@ def test_without_redis_requests_with_a_key_are_refused_and_others_are_not(
     platform: Platform, replicas: tuple[Replica, Replica]
 ) -> None:
     first, second = replicas
-    answer = first.send("restart", 41)[1]
+    answer = first.ask("restart", 41)[1]
     platform.redis.kill()
-    status, refusal = second.send("restart", 41)
+    status, refusal = second.ask("restart", 41)
     assert (status, "idempotency key" in refusal["error"]["message"]) == (503, True)
-    assert second.send("", 42)[0] == 200
-    assert first.send("restart", 41) == (200, answer | {"duplicate": True}), "it remembers its own"
+    assert second.ask("", 42)[0] == 200
+    assert first.ask("restart", 41) == (200, answer | {"duplicate": True}), "it remembers its own"
     platform.redis.start()
-    wait_until(lambda: second.send("restart", 41) == (200, answer | {"duplicate": True}), "the key is known again")
+    wait_until(lambda: second.ask("restart", 41) == (200, answer | {"duplicate": True}), "the key is known again")
     for key in _redis(platform).scan_iter("{ingest}:key:*"):
         _redis(platform).delete(key)
-    assert second.send("restart", 41)[1]["duplicate"] is True, "what Redis has lost the log knows"
+    assert second.ask("restart", 41)[1]["duplicate"] is True, "what Redis has lost the log knows"
     assert platform.times_in_log(41) == 1
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from common.definition.gate import Gate
 from common.process.retry import Backoff
 from common.registry.catalog import FileEntry, JsonMap, Lease, OffsetRange, RoundPlan, Version, VersionDraft
+from common.registry.client import RegistryClient
 from common.registry.reporting import Report
 from services.registry.catalog import Catalog, CatalogLimits
 from services.registry.rounds.leases import LeaseRules
@@ -90,7 +91,7 @@ def report_log(catalog: Catalog, *, model: str = "m", log_start: int = 0) -> Non
     catalog.report(Report("t", "trainer", "", 1.0, models={model: told}))
 
 
-def next_plan(catalog: Catalog, *, model: str = "m", count: int = 10) -> RoundPlan:
+def next_plan(catalog: Catalog | RegistryClient, *, model: str = "m", count: int = 10) -> RoundPlan:
     """The plan that is due: from where its head ended, `count` records of partition 0."""
     known = catalog.get_model(model)
     parent = known.head_version

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from common.registry.catalog import PRODUCTION, OffsetRange, RoundPlan, Version, VersionDraft
+from common.registry.catalog import Version, VersionDraft
 from common.registry.client import RegistryClient, manifest_of
-from services.registry.tests.building import GATE, SCHEMA, definition
+from services.registry.tests.building import GATE, SCHEMA, definition, next_plan
 from testing.saved_models import saved_model
 
 
@@ -13,29 +13,6 @@ def register_all(client: RegistryClient) -> None:
     """Stream s and model m."""
     client.register_stream("s", json.dumps(SCHEMA))
     client.register_model("m", stream="s", files=definition(), by="test")
-
-
-def next_plan(client: RegistryClient) -> RoundPlan:
-    """The plan of model m that is due: ten records from where production ended."""
-    model = client.get_model("m")
-    parent = model.aliases.get(PRODUCTION, 0)
-    start = client.get_version("m", parent).end_position[0] if parent else 0
-    return RoundPlan(
-        model="m",
-        sequence=model.round_sequence + 1,
-        parent_version=parent,
-        stream="s",
-        schema_version=1,
-        ranges=(OffsetRange(0, start, start + 10),),
-        definition_digest=model.definition_digest,
-        configuration={"batch_size": 32},
-        configuration_digest="c0ffee",
-        code_digest="c0de",
-        seed=7,
-        example_count=1000,
-        trigger="manual",
-        last_event_at=1.0,
-    )
 
 
 def write_version(directory: Path, weights: bytes) -> VersionDraft:

@@ -24,8 +24,8 @@ from common.registry.files import FileTransfer, write_gently
 from common.registry.patches import patch_between, patched
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
-from services.registry.tests.building import definition
-from services.registry.tests.over_the_wire import next_plan, publish, register_all
+from services.registry.tests.building import definition, next_plan
+from services.registry.tests.over_the_wire import publish, register_all
 from testing.registry_server import RegistryServer
 from testing.rows import each_row
 from testing.waiting import wait_until

@@ -84,6 +84,7 @@ def test_the_overview_shows_the_loop_every_model_and_how_fresh_it_is(
     page = seen(browser.get("/"))
     assert page.lacks("All is well. | 321 events/s | 777 waiting | 1 of 1 | 42 s | rejected | 4 ms") == []
     assert page.lacks("12 predictions/s") == []
+    assert "Every replica answers with production" in browser.get("/").text
     assert page.all("a", href="/models/m")
     assert page.all("main")[0]["sse-connect"] == "/live"
 

@@ -170,7 +170,7 @@ def tensor(kind: int, shape: tuple[int, ...], **values: Any) -> tfserving_pb2.Te
 def test_a_version_is_tried_with_a_real_event_of_its_own_round(catalog: Catalog) -> None:
     floats = np.array([[1.9, 2.5], [3.0, 4.0]], "<f4").tobytes()
     requests = warmed_up(
-        "serving_default",
+        "",  # that is serving_default
         x=tensor(tfserving_pb2.DT_FLOAT, (2, 2), tensor_content=floats),
         carrier=tensor(tfserving_pb2.DT_STRING, (1,), string_val=[b"AA"]),
         picture=tensor(tfserving_pb2.DT_STRING, (1,), string_val=[b"\x89PNG"]),

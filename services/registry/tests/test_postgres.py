@@ -16,8 +16,8 @@ from common.errors import InvalidInput, Unavailable
 from common.registry.client import RegistryClient
 from services.registry.backup import main as back_up
 from services.registry.store.postgres import lead, open_engine, url_of
-from services.registry.tests.building import Clock, leadership_of, new_catalog
-from services.registry.tests.over_the_wire import next_plan, publish, register_all, write_version
+from services.registry.tests.building import Clock, leadership_of, new_catalog, next_plan
+from services.registry.tests.over_the_wire import publish, register_all, write_version
 from testing.postgres_server import PostgresServer
 from testing.registry_server import RegistryServer
 from testing.rows import each_row

@@ -17,8 +17,8 @@ from common.registry.catalog import FileEntry
 from common.registry.client import RegistryClient, manifest_of
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
-from services.registry.tests.building import SCHEMA, secret_of
-from services.registry.tests.over_the_wire import next_plan, publish, register_all, write_version
+from services.registry.tests.building import SCHEMA, next_plan, secret_of
+from services.registry.tests.over_the_wire import publish, register_all, write_version
 from testing.forked import ForkedProcess
 from testing.registry_server import RegistryServer
 from testing.rows import each_row

@@ -1,11 +1,9 @@
 """Who may call what of the registry: every route and every method, by the credentials that it takes."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
-import httpx
 import pytest
 from starlette.types import ASGIApp
 
@@ -18,6 +16,7 @@ from services.registry.doors.grpc_api import SERVICE_NAME, RegistryServicer
 from services.registry.doors.http_api import create_registry_app
 from services.registry.doors.rules import RULES
 from services.registry.tests.building import SCHEMA
+from testing.asgi import asked
 from testing.rows import each_row
 from testing.walking import access_in, bearer, call, http_actions, rpc_actions, statuses_of_all
 
@@ -86,16 +85,12 @@ def test_an_author_registers_a_new_stream_and_leaves_anothers_schema_as_it_is(ap
     optional = {"name": "later", "dtype": "float32", "required": False, "default": 0.0}
     changed = {**SCHEMA, "features": [*SCHEMA["features"], optional]}
 
-    async def put(name: str, stream: str, schema: object) -> int:
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
-            return (await client.put(f"/v1/streams/{stream}", json=schema, headers=bearer(name))).status_code
-
     for name, stream, schema, status in (
         ("author", "s", SCHEMA, 200), ("author", "new", SCHEMA, 200), ("author", "s", changed, 403),
         ("sender", "s", SCHEMA, 403), ("operator", "s", changed, 200), ("author", "s", changed, 200),
     ):  # fmt: skip
-        assert asyncio.run(put(name, stream, schema)) == status, (name, stream)
+        answer = asked(app, f"/v1/streams/{stream}", "PUT", json=schema, headers=bearer(name))
+        assert answer.status_code == status, (name, stream)
 
 
 def test_every_method_asks_for_credentials_and_for_a_role(port: int) -> None:

@@ -195,13 +195,9 @@ def statistics_of(definition: Definition) -> dict[str, str]:
         elif isinstance(spec, Quantiles):
             about[spec.name] = f"{spec.quantiles} quantiles of {spec.of}"
         elif isinstance(spec, Indicator) and spec.counts == "tf_idf":
-            about[spec.name] = f"texts with each word of {spec.of}, {_in_short(definition.features[spec.of])}"
+            of_others = repr(definition.features[spec.of]).encode()  # its ids mean something else
+            about[spec.name] = f"texts with each word of {spec.of}, {hashlib.sha256(of_others).hexdigest()[:12]}"
     return about
-
-
-def _in_short(spec: FeatureSpec) -> str:
-    """Differs for every other text feature: its ids mean something else."""
-    return hashlib.sha256(repr(spec).encode()).hexdigest()[:12]
 
 
 def learned_words_of(spec: FeatureSpec) -> Vocabulary | None:

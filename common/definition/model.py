@@ -47,24 +47,14 @@ from common.definition.listed_layers import LAYERS, LAYERS_FILE, read_layers
 from common.definition.losses import Task
 from common.definition.metrics import KINDS, stored_name
 from common.definition.metrics import check_head as check_head_metrics
-from common.definition.parameters import (
-    FACTORIZATION_MACHINES,
-    RNN_ESTIMATORS,
-    EstimatorParameters,
-    read_parameters,
-)
+from common.definition.parameters import FACTORIZATION_MACHINES, RNN_ESTIMATORS, EstimatorParameters, read_parameters
 from common.definition.python_files import named_files
 from common.definition.retention import Retention, parse_retention
 from common.definition.rollout import Judge, Live, Rollout, check_slices, check_watched, parse_live, parse_rollout
 from common.definition.serving import ServingSpec, parse_serving
 from common.definition.towers import TWO_TOWER, counting
 from common.definition.training import Training, parse_training
-from common.definition.trees import (
-    TREE_ESTIMATORS,
-    TreeParameters,
-    check_tree_columns,
-    parse_tree_parameters,
-)
+from common.definition.trees import TREE_ESTIMATORS, TreeParameters, check_tree_columns, parse_tree_parameters
 from common.definition.triggers import Triggers, parse_triggers
 from common.definition.warm_start import WarmStart, parse_warm_start
 from common.errors import InvalidInput

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from common.errors import InvalidInput
 
-_ENTRIES = ("build_model", "model_fn")
+_ENTRIES = frozenset({"build_model", "model_fn", "*"})  # import * may bind any name
 _SAVED_MODEL = "/saved_model.pb"
 
 
@@ -36,7 +36,7 @@ def check_python(files: Mapping[str, bytes], module: str | None) -> None:
         except (ValueError, RecursionError, MemoryError) as error:
             raise InvalidInput(f"{path} is not Python: {str(error) or 'it is nested too deeply'}") from error
         _check_imports(path, tree, files)
-        if path == module and not _may_define(tree, _ENTRIES):
+        if path == module and _ENTRIES.isdisjoint(_bound(tree)):
             raise InvalidInput(
                 f"{path} has neither build_model(schema, parameters) nor model_fn(features, labels, mode, params); it "
                 f"needs one of them"
@@ -59,11 +59,6 @@ def _check_imports(path: str, tree: ast.Module, files: Mapping[str, bytes]) -> N
                     f"{path}, line {statement.lineno} imports {name} as if it were installed; files of a definition "
                     f"import each other relatively: from . import {first}, or from .{first} import NAME"
                 )
-
-
-def _may_define(tree: ast.Module, names: tuple[str, ...]) -> bool:
-    """Whether one of the names is bound outside of functions and classes, or might be by `import *`."""
-    return any(name in names or name == "*" for name in _bound(tree))
 
 
 def _bound(node: ast.AST) -> Iterator[str]:

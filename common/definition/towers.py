@@ -13,15 +13,7 @@ parameters: {user: [user_vector], item: [item_vector], dimension: 32, temperatur
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from common.definition.features import (
-    Crossed,
-    Embedding,
-    FeatureSpec,
-    Indicator,
-    Numeric,
-    Text,
-    Vocabulary,
-)
+from common.definition.features import Crossed, Embedding, FeatureSpec, Indicator, Numeric, Text, Vocabulary
 from common.definition.fields import Fields
 from common.definition.forgetting import Forgetting
 from common.definition.heads import Head

@@ -235,11 +235,7 @@ def _check_batches(training: Training) -> None:
         "asynchronous": training.asynchronous is not None,
         "local_steps": training.local_steps > 1,
     }
-    cut = {
-        "fixed_batch": training.fixed_batch,
-        "jit_compile": training.jit_compile,
-        "shards": training.shards > 1,
-    }
+    cut = {"fixed_batch": training.fixed_batch, "jit_compile": training.jit_compile, "shards": training.shards > 1}
     for key in (key for key, is_given in given.items() if is_given):
         others = beside | (cut if key == "bucket_by_sequence_length" else {})
         if other := next((name for name, is_given in others.items() if is_given), ""):

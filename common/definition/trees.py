@@ -25,10 +25,7 @@ OBJECTIVES: Mapping[str, str] = {
     "quantiles quantile": "reg:quantileerror",
 }
 """XGBoost's objective of a head, by task and loss."""
-_INTEGERS: Mapping[str, tuple[int, int]] = {
-    "max_leaves": (0, 4096),
-    "num_parallel_tree": (1, 10_000),
-}
+_INTEGERS: Mapping[str, tuple[int, int]] = {"max_leaves": (0, 4096), "num_parallel_tree": (1, 10_000)}
 _NUMBERS: Mapping[str, float] = {
     "min_child_weight": 0.0, "gamma": 0.0, "lambda": 0.0, "alpha": 0.0,
 }  # fmt: skip

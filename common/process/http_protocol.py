@@ -228,7 +228,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._head_bytes += size if self._is_old_head else 0
             self._is_old_head = True
             if self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse_head()
+                self.refuse(_HEAD_TOO_LARGE, f"the head of the request has more than {MAX_HEAD_BYTES} bytes")
         elif self._is_more_body:
             self._is_more_body, self._beside_body_bytes = False, 0
         else:
@@ -285,9 +285,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             cycle.message_event.set()
         self.door.release(self)
         self.loop.call_later(self.door.bounds.times.linger, self.transport.close)
-
-    def _refuse_head(self) -> None:
-        self.refuse(_HEAD_TOO_LARGE, f"the head of the request has more than {MAX_HEAD_BYTES} bytes")
 
     def _is_at_work(self) -> bool:
         """Whether it is for us to do something."""

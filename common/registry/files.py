@@ -104,7 +104,9 @@ class FileTransfer:
                     continue
                 first = pb.UploadFileRequest(digest=file.digest, size_bytes=file.size_bytes, base_digest=base)
                 try:
-                    self._send_messages(file, [first, *_pieces_of(patch)])
+                    starts = range(0, len(patch), _CHUNK_BYTES)
+                    pieces = (pb.UploadFileRequest(data=patch[start : start + _CHUNK_BYTES]) for start in starts)
+                    self._send_messages(file, [first, *pieces])
                     return len(patch)
                 except HeadraceError as error:
                     logger.info("a patch is not taken", extra={"digest": file.digest, "reason": str(error)})
@@ -305,11 +307,6 @@ def _pieces(path: Path, file: FileEntry, offset: int) -> Iterator[pb.UploadFileR
         yield pb.UploadFileRequest(digest=file.digest, size_bytes=file.size_bytes, offset=offset, data=data)
         while data := source.read(_CHUNK_BYTES):
             yield pb.UploadFileRequest(data=data)
-
-
-def _pieces_of(patch: bytes) -> Iterator[pb.UploadFileRequest]:
-    for start in range(0, len(patch), _CHUNK_BYTES):
-        yield pb.UploadFileRequest(data=patch[start : start + _CHUNK_BYTES])
 
 
 def _of_size(bases: Mapping[str, Path], file: FileEntry) -> dict[str, Path]:

@@ -76,9 +76,7 @@ def _answered(connection: socket.socket) -> bytes:
     return connection.recv(65536)
 
 
-def test_an_idle_connection_gives_way_to_a_newer_one_of_its_principal_and_busy_ones_keep_theirs(
-    tmp_path: Path,
-) -> None:
+def test_an_idle_connection_gives_way_to_a_newer_one_of_its_principal_and_busy_ones_keep_theirs(tmp_path: Path) -> None:
     goes_on = threading.Event()
     with _door(tmp_path, goes_on) as port, ExitStack() as stack:
 

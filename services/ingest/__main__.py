@@ -89,11 +89,7 @@ async def _serve(
         tls=tls,
     )  # fmt: skip
     intake = Intake(
-        settings,
-        Schemas(registry),
-        service_health=service_health,
-        shared_keys=_shared_keys(settings),
-        tracing=tracing,
+        settings, Schemas(registry), service_health=service_health, shared_keys=_shared_keys(settings), tracing=tracing
     )
     REGISTRY.register(intake.budget)
     stop, stopped = Stop(), asyncio.Event()

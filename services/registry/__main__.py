@@ -161,10 +161,7 @@ def _led(settings: RegistrySettings, stop: Stop, service_health: Health, guard: 
         with suppress(Unavailable):  # To have met the store while it stands by saves a failover a second.
             place_of(settings.blobs).exists()
         leadership = lead(
-            engine,
-            uuid.uuid4().hex,
-            is_stopped=stop.wait,
-            report=lambda reason: service_health.fail("catalog", reason),
+            engine, uuid.uuid4().hex, is_stopped=stop.wait, report=lambda reason: service_health.fail("catalog", reason)
         )
     finally:
         web.stop()

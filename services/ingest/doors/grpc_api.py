@@ -76,7 +76,8 @@ class IngestServicer(ingest_pb2_grpc.IngestServiceServicer):
             while open_messages:
                 total = await _added(total, *open_messages.popleft())
         except HeadraceError as error:
-            await _settled(open_messages)
+            # Messages under way come to their end; their outcome is not reported.
+            await asyncio.gather(*(task for _, task in open_messages), return_exceptions=True)
             if isinstance(error, InvalidInput):
                 _name_refused(context, error, 0)
             raise
@@ -141,11 +142,6 @@ async def _added(total: Answer, first_index: int, task: asyncio.Task[Answer]) ->
         position=position,
         duplicate=total.duplicate and answer.duplicate,
     )
-
-
-async def _settled(open_messages: deque[tuple[int, asyncio.Task[Answer]]]) -> None:
-    """Lets the messages under way come to their end; their outcome is not reported."""
-    await asyncio.gather(*(task for _, task in open_messages), return_exceptions=True)
 
 
 def _response(answer: Answer) -> pb.AppendResponse:

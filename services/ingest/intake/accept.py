@@ -180,7 +180,8 @@ class Intake:
     async def _append(self, request: AppendRequest, on_queued: Callable[[], None]) -> Answer:
         stream = await self.open(request.stream, labels=request.is_of_labels)
         if not request.idempotency_key:
-            return await _kept_alive(self._take(stream, request, None, on_queued))
+            # Also to its end where the client goes away.
+            return await asyncio.shield(asyncio.create_task(self._take(stream, request, None, on_queued)))
         if len(request.idempotency_key) > _KEY_CHARACTERS:
             raise InvalidInput(
                 f"the idempotency key has {len(request.idempotency_key)} characters, expected at most {_KEY_CHARACTERS}"
@@ -351,11 +352,6 @@ class Intake:
         )
         self._streams[stream.name] = opened
         return opened
-
-
-async def _kept_alive(work: Coroutine[Any, Any, Result]) -> Result:
-    """Finishes the work also when the client that asked for it goes away."""
-    return await asyncio.shield(asyncio.get_running_loop().create_task(work))
 
 
 async def _all(

@@ -1,10 +1,9 @@
 """A stream and a model registered together, both or neither; the answer has the changes and their effects."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from sqlalchemy import Connection
+from functools import partial
+from typing import Any, TypeVar
 
 from common.definition.model import DEFINITION_FILE, parse_definition
 from common.errors import InvalidInput, NotFound
@@ -17,6 +16,8 @@ from services.registry.store.database import Transaction
 from services.registry.versions.aliases import follow_predecessor
 from services.registry.versions.compare import differences
 from services.registry.versions.stages import follow_stages
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def apply(
     stream_after, stream_change = None, ""
     if stream is not None:
         name, schema_json = stream
-        stream_before = _stream_or_none(connection, name)
+        stream_before = _known(partial(streams.get_stream, connection, name, 0))
         stream_after = streams.register_stream(transaction, name, schema_json)
         stream_change = _change_of(stream_before, stream_after)
         if stream_before is not None:
@@ -71,7 +72,7 @@ def apply(
     model_after, model_change, learned = None, "", tuple[str, ...]()
     if model is not None:
         name, files = model
-        before = _model_or_none(connection, name)
+        before = _known(partial(models.get_model, connection, name))
         known = models.get_definition(connection, before.definition_digest) if before else {}
         learns_from = parse_definition(files).stream if learns_from is None else learns_from
         model_after = models.register_model(transaction, name, stream=learns_from, files=files, by=by)
@@ -89,16 +90,9 @@ def _change_of(before: object, after: object) -> str:
     return "created" if before is None else "unchanged" if before == after else "changed"
 
 
-def _stream_or_none(connection: Connection, name: str) -> Stream | None:
+def _known(get: Callable[[], Found]) -> Found | None:
     try:
-        return streams.get_stream(connection, name, 0)
-    except NotFound:
-        return None
-
-
-def _model_or_none(connection: Connection, name: str) -> Model | None:
-    try:
-        return models.get_model(connection, name)
+        return get()
     except NotFound:
         return None
 

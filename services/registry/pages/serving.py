@@ -35,18 +35,14 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     return {
         "instances": [{**instance, "doing": _doing(instance)} for instance in instances],
         "served": sorted(
-            filter(_is_worth_a_row, served), key=lambda row: (row["model"], -row["version"], row["instance_id"])
+            (row for row in served if row["state"] != "END" or row["reason"]),  # else it is in the history
+            key=lambda row: (row["model"], -row["version"], row["instance_id"]),
         ),
         "queues": _queues(instances),
         "reloads": _reloads(served),
         "sparks": {name: charts.spark(reading.over_time(name, service="serving")) for name in _CHARTS},
         "now": {name: reading.now(name, service="serving") for name in (*_CHARTS, "request_p50_seconds")},
     }
-
-
-def _is_worth_a_row(version: Mapping[str, Any]) -> bool:
-    """A version that ended as it should is in the history."""
-    return bool(version["state"] != "END" or version["reason"])
 
 
 def _reloads(served: Sequence[Mapping[str, Any]]) -> list[tuple[float, str]]:

@@ -14,15 +14,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, func, select
 
-from common.registry.catalog import (
-    LEARN,
-    LEAVE_OUT,
-    PRODUCTION,
-    JsonMap,
-    Model,
-    RoundPlan,
-    RoundState,
-)
+from common.registry.catalog import LEARN, LEAVE_OUT, PRODUCTION, JsonMap, Model, RoundPlan, RoundState
 from common.registry.round_words import waiting_words
 from services.registry.definitions import models
 from services.registry.rounds import plans as rounds

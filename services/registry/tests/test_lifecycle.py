@@ -10,17 +10,7 @@ import pytest
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound
 from common.registry.catalog import CANARY, PRODUCTION, Decision, RoundState
 from services.registry.catalog import Catalog
-from services.registry.tests.building import (
-    GATE,
-    SCHEMA,
-    Clock,
-    definition,
-    draft,
-    lease,
-    leased,
-    next_plan,
-    publish,
-)
+from services.registry.tests.building import GATE, SCHEMA, Clock, definition, draft, lease, leased, next_plan, publish
 from testing.rows import each_row
 
 WITH_CANARY = replace(GATE, canary=True)

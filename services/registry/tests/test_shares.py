@@ -11,15 +11,7 @@ import pytest
 from common.access.principal import Principal, act_as
 from common.errors import Conflict
 from services.registry.catalog import Catalog
-from services.registry.tests.building import (
-    LIMITS,
-    SCHEMA,
-    Clock,
-    definition,
-    new_catalog,
-    publish,
-    store,
-)
+from services.registry.tests.building import LIMITS, SCHEMA, Clock, definition, new_catalog, publish, store
 from testing.saved_models import saved_model
 
 

@@ -13,16 +13,7 @@ from common.registry.catalog import Version
 from common.registry.signing import Signer, make_keys, read_signer
 from common.registry.statements import Statement, digests_of
 from services.registry.catalog import Catalog
-from services.registry.tests.building import (
-    NEWEST_ONLY,
-    Clock,
-    definition,
-    draft,
-    lease,
-    leased,
-    publish,
-    report_log,
-)
+from services.registry.tests.building import NEWEST_ONLY, Clock, definition, draft, lease, leased, publish, report_log
 
 _DAY = 24 * 3600.0
 

@@ -116,8 +116,7 @@ def back_to(connection: Connection, before: Model) -> int:
         .order_by(alias_history.c.id.desc())
     )
     target = rollback_target(
-        ((row.move, row.to_version) for row in moves),
-        lambda version: _is_kept(connection, model, version),
+        ((row.move, row.to_version) for row in moves), lambda version: _is_kept(connection, model, version)
     )
     if target is None:
         raise Conflict(f"there is no version of {model} to roll back to; production {_stays(current)}")

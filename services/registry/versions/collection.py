@@ -102,10 +102,7 @@ def needed_digests(connection: Connection) -> set[str]:
     """Of every file of a version that is not archived, and of every open round's resume point."""
     kept = (
         select(version_files.c.digest)
-        .join(
-            versions,
-            (versions.c.model == version_files.c.model) & (versions.c.version == version_files.c.version),
-        )
+        .join(versions, (versions.c.model == version_files.c.model) & (versions.c.version == version_files.c.version))
         .where(versions.c.status.in_(retention.KEPT))
     )
     digests = set(connection.execute(kept).scalars())

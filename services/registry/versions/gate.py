@@ -70,12 +70,7 @@ class _Findings:
 
 
 def judge(
-    rule: Gate,
-    *,
-    metrics: VersionMetrics,
-    has_parent: bool,
-    held_out_count: int,
-    evaluation: JsonMap = _NOTHING,
+    rule: Gate, *, metrics: VersionMetrics, has_parent: bool, held_out_count: int, evaluation: JsonMap = _NOTHING
 ) -> Verdict:
     """PROMOTE (CANARY where the gate says so) or REJECT, with the reasons as sentences with numbers.
 

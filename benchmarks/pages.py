@@ -52,11 +52,11 @@ def _busy_catalog(directory: Path, versions: int) -> Catalog:
                 for name in names
             )
             parts = tuple(Part(model=model.model, version=model.version, numbers=numbers) for model in served)
-            catalog.report(Report(replica, "serving", "", 1.0, serves=served, numbers=numbers, parts=parts))
-        catalog.report(Report("i", "ingest", "", 1.0, numbers={"accepted_events_per_second": 1000.0}))
+            catalog.observed.report(Report(replica, "serving", "", 1.0, serves=served, numbers=numbers, parts=parts))
+        catalog.observed.report(Report("i", "ingest", "", 1.0, numbers={"accepted_events_per_second": 1000.0}))
         counted = {"head_version": 0, "waiting": 7, "waiting_for": "more", "left_out": []}
         lag = {"lag_examples": 7.0}
-        catalog.report(Report("t", "trainer", "", 1.0, numbers=lag, models=dict.fromkeys(names, counted)))
+        catalog.observed.report(Report("t", "trainer", "", 1.0, numbers=lag, models=dict.fromkeys(names, counted)))
     return catalog
 
 

@@ -3,20 +3,18 @@
 The ideas are next door: streams, models, rounds and leases, the gate, versions, aliases, blobs, watching, collection.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 
-from common.errors import Conflict, InvalidInput, NotFound
+from common.errors import InvalidInput, NotFound
 from common.registry.catalog import (
-    CANARY,
     FIRED,
     PRODUCTION,
     Change,
@@ -33,7 +31,6 @@ from common.registry.catalog import (
     VersionDraft,
 )
 from common.registry.live import Evidence
-from common.registry.reporting import Report
 from common.registry.teams import Offer, Orders, TeamState
 from common.saved_model.layout import KnownGraphs
 from services.registry.definitions import models, streams
@@ -41,14 +38,12 @@ from services.registry.definitions.shares import PUSHED, within_share
 from services.registry.lifecycle import decisions as lifecycle
 from services.registry.lifecycle import forgetting
 from services.registry.lifecycle.apply import Applied, apply
-from services.registry.reports import NEXT_SECONDS, Reports, Serving
+from services.registry.observed import Observed
 from services.registry.rounds import leases, line, rolled_back
 from services.registry.rounds import plans as rounds
-from services.registry.rounds.account import account, why
 from services.registry.rounds.jobs import Jobs
 from services.registry.rounds.leases import LeaseRules
 from services.registry.rounds.teams import Teams
-from services.registry.series import Series
 from services.registry.store.audit import BY_REGISTRY, AuditLog, Call
 from services.registry.store.blobs import Blobs
 from services.registry.store.database import KEEP_CHANGES, Clock, Database, Transaction
@@ -58,20 +53,18 @@ from services.registry.store.history import check_author, list_history, remember
 from services.registry.store.manifest import check_manifest
 from services.registry.store.postgres import Leadership
 from services.registry.store.shelf import Shelf
-from services.registry.versions import aliases, canaries, live, stages
+from services.registry.versions import aliases, live
 from services.registry.versions import published as versions
 from services.registry.versions.collection import Collected, collect
 from services.registry.versions.compare import compare
 from services.registry.versions.contract import contract_of
-from services.registry.versions.overview import counts, overview
+from services.registry.versions.overview import counts
 from services.registry.versions.pushed import Measured, check_files, push_version
 from services.registry.versions.retention import list_thinned, thinned_counts
 from services.registry.watch import Watch
 
-logger = logging.getLogger(__name__)
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
-_MAX_REASON = 1500
 ModelChange = Literal["pause", "resume", "unpin", "archive", "restore"]
 StreamChange = Literal["archive", "restore"]
 RoundChange = Literal["fail", "stop", "resume"]
@@ -149,8 +142,6 @@ class Catalog:
         """Until the watches are ended; waits for changes look at it."""
         self._limits = limits
         self._clock = clock
-        self._reports = Reports(clock)
-        self.series = Series(clock)
         self._teams = Teams(clock, self._is_held)
         shelf = shelf or InFolder(data_dir, keeps_patches=limits.pack_after_seconds > 0)
         self.blobs = Blobs(data_dir, max_file_bytes=limits.max_file_bytes, shelf=shelf)
@@ -162,6 +153,7 @@ class Catalog:
         with self._database.write() as transaction:
             line.complete(transaction.connection)
         self.audit = AuditLog(self._database)
+        self.observed = Observed(self._database, self.audit, clock)
         self.ended_sessions = EndedSessions(self._database)
         self.jobs = Jobs(self._database, self.audit)
         self._graphs = KnownGraphs()
@@ -442,100 +434,6 @@ class Catalog:
     live_measured = _reading(live.measured)
     live_evidence = _reading(live.evidence_of)
 
-    # reports
-
-    def report(self, report: Report, *, peer: str = "") -> float:
-        """Takes a report; returns the seconds until its next. Production leaves a version that no replica can load.
-
-        Args:
-            peer: the machine that it came from.
-        """
-        self._reports.take(report, peer)
-        self.series.take(report)
-        for model in {served.model for served in report.serves if served.given_up}:
-            self._leave_if_unloadable(model)
-        for model in {served.model for served in report.serves if served.given_up or CANARY in served.aliases}:
-            self._take_back_if_unfit(model, report)
-        return NEXT_SECONDS
-
-    def instances(self) -> list[JsonMap]:
-        now = self._clock()
-        return [instance.to_mapping(now) for instance in self._reports.instances()]
-
-    def overview(self) -> list[JsonMap]:
-        """As GET /v1/overview shows it: every model, in a fixed number of questions to the store."""
-        with self._database.read() as connection:
-            found = overview(connection, self._clock())
-        return [self._glance(model, moved_at, known) for model, moved_at, known in found]
-
-    def _glance(self, model: Model, moved_at: float, known: JsonMap) -> JsonMap:
-        counted = self._reports.counted(model.name)
-        serving = self._reports.serving(model.name, model.aliases.get(PRODUCTION, 0), moved_at=moved_at)
-        return {
-            **asdict(model),
-            **known,
-            "serving": asdict(serving),
-            "waiting_examples": counted["waiting"] if counted is not None else None,
-            "why": why(model, counted, serving.failed),
-        }
-
-    def serving(self, model: Model) -> Serving:
-        with self._database.read() as connection:
-            moved_at = aliases.moved_at(connection, model.name)
-        return self._reports.serving(model.name, model.aliases.get(PRODUCTION, 0), moved_at=moved_at)
-
-    def served_by(self, model: str) -> dict[int, list[JsonMap]]:
-        """{version: [{"instance_id", "state", "since", "aliases", "reason", "given_up"}]}, as replicas report."""
-        found: dict[int, list[JsonMap]] = {}
-        for instance, served in self._reports.served(model):
-            shown = {key: value for key, value in asdict(served).items() if key not in ("model", "version")}
-            found.setdefault(served.version, []).append({"instance_id": instance.report.instance_id, **shown})
-        return found
-
-    def _leave_if_unloadable(self, name: str) -> None:
-        with self._database.read() as connection:
-            if not models.is_registered(connection, name):
-                return
-            model, moved_at = models.get_model(connection, name), aliases.moved_at(connection, name)
-        if model.pinned_version or not self._reports.unloadable(model, moved_at=moved_at):
-            return
-        call = Call("leave_unloadable", BY_REGISTRY, {"model": name}, only_changes=True)
-        with self.audit.change(call) as transaction:
-            model = models.get_model(transaction.connection, name)
-            failed = self._reports.unloadable(model, moved_at=aliases.moved_at(transaction.connection, name))
-            if failed:
-                call.outcome = {"left_version": model.aliases[PRODUCTION]}
-                self._leave(transaction, model, failed)
-
-    def _take_back_if_unfit(self, name: str, report: Report) -> None:
-        """The canary that this replica cannot load, or that takes more memory than its guard allows."""
-        with self._database.read() as connection:
-            known = models.is_registered(connection, name)
-            canary = models.get_model(connection, name).canary if known else {}
-        if not stages.is_open(canary) or not (reason := canaries.unfit(canary, name, report)):
-            return
-        decided = {"version": canary["version"], "stage": canary["stage"], "decision": canaries.BACK, "reason": reason}
-        with self.audit.change(Call("judge", aliases.JUDGE, {"model": name, **decided})) as transaction:
-            live.decide_canary(transaction, name, decided)
-
-    def _leave(self, transaction: Transaction, model: Model, failed: Mapping[str, str]) -> None:
-        version = model.aliases[PRODUCTION]
-        reasons = "; ".join(sorted(set(failed.values())))[:_MAX_REASON]
-        reason = f"no replica can load version {version} ({', '.join(sorted(failed))[:200]}): {reasons}"
-        try:
-            target = aliases.leave(transaction, model, by=BY_REGISTRY, reason=reason)
-        except Conflict:
-            return  # the first version, or nothing is left to go back to: its state names the fault
-        logger.error("production went back", extra={"model": model.name, "version": target, "reason": reason})
-
-    def account(self, name: str) -> JsonMap:
-        with self._database.read() as connection:
-            return account(connection, name, self._reports.counted(name))
-
-    def why(self, name: str) -> JsonMap:
-        model = self.get_model(name)
-        return why(model, self._reports.counted(name), self.serving(model).failed)
-
     # decisions of people about a whole model or stream
 
     def change_model(self, name: str, how: ModelChange, *, by: str, reason: str) -> Model:
@@ -560,7 +458,7 @@ class Catalog:
 
     def delete_model(self, name: str, *, by: str, reason: str, dry_run: bool = False) -> None:
         """With dry_run only refuses."""
-        users = self._reports.users_of(name)
+        users = self.observed.reports.users_of(name)
         if dry_run:
             with self._database.read() as connection:
                 lifecycle.check_model_deletable(connection, name, users=users)
@@ -588,8 +486,8 @@ class Catalog:
             self._database,
             self.blobs,
             self._limits.upload_grace_seconds,
-            log_starts=self._reports.log_start,
-            served=lambda model: {served.version for _, served in self._reports.served(model)},
+            log_starts=self.observed.reports.log_start,
+            served=lambda model: {served.version for _, served in self.observed.reports.served(model)},
         )
 
     def pack(self) -> int:

@@ -104,7 +104,7 @@ class CatalogMetrics(Collector):
             yield from self._live(model)
             if model.canary:
                 yield from self._canary(model)
-        for shown in [model for model in self._catalog.overview() if not model["archived"]][:_MOST_MODELS]:
+        for shown in [model for model in self._catalog.observed.overview() if not model["archived"]][:_MOST_MODELS]:
             yield from _at_a_glance(shown)
 
     def _of_production(self, model: Model) -> Iterator[Sample]:

@@ -130,7 +130,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             started_at=request.started_at,
             body=wire.json_map("body_json", request.body_json),
         )
-        return pb.ReportResponse(next_seconds=self._catalog.report(report, peer=context.peer().rpartition(":")[0]))
+        return pb.ReportResponse(
+            next_seconds=self._catalog.observed.report(report, peer=context.peer().rpartition(":")[0])
+        )
 
     def AskJob(self, request: pb.AskJobRequest, context: grpc.ServicerContext) -> pb.Job:
         options = wire.json_map("options_json", request.options_json)

@@ -124,7 +124,7 @@ def _add_streams_and_models(app: FastAPI, catalog: Catalog) -> None:
 
 
 def _model_json(catalog: Catalog, model: Model) -> JsonObject:
-    return {**asdict(model), "serving": asdict(catalog.serving(model))}
+    return {**asdict(model), "serving": asdict(catalog.observed.serving(model))}
 
 
 def _add_versions(app: FastAPI, catalog: Catalog) -> None:
@@ -154,7 +154,7 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
         `thinned` says what `retention` of the definition has thinned: `[{rule: hourly | daily | none, versions,
         first_version, last_version, at}]`; such a version keeps its record and has `thinned_at` and `thinned_by`.
         """
-        served = catalog.served_by(model)
+        served = catalog.observed.served_by(model)
         found = catalog.list_versions(model, limit=limit + 1, before=before)
         shown = found[-limit:]
         listed = [asdict(version) | {"served_by": served.get(version.version, [])} for version in shown]
@@ -166,7 +166,7 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
     def get_version(model: str, version: VersionNumber) -> Response:
         """With its files, `served_by`: `[{instance_id, state, since, aliases, reason, given_up}]`, and `live`: as
         `/v1/models/{model}/live` has it of this version, `{}` where none of its predictions has a label."""
-        served = catalog.served_by(model).get(version, [])
+        served = catalog.observed.served_by(model).get(version, [])
         beside = {"served_by": served, "live": catalog.live_evidence(model, version)}
         return json_answer(asdict(catalog.get_version(model, version)) | beside)
 
@@ -183,7 +183,7 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
         canary, held, failed, chosen; and max_steps and early_stopping, where a round ended before its range did: these
         lie in the version's own ranges, and their partition and offsets are null.
         """
-        return json_answer(catalog.account(model))
+        return json_answer(catalog.observed.account(model))
 
     @app.get("/v1/models/{model}/why", tags=["models"])
     def why(model: str) -> Response:
@@ -193,7 +193,7 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
         attempts, at} or null, resolved, consecutive_failures, retry_at, waiting_for, unloadable: {instance: reason}}`;
         `log` is the end of what the round's process has logged; state is ok, failing, paused, archived or unloadable.
         """
-        return json_answer(catalog.why(model))
+        return json_answer(catalog.observed.why(model))
 
     @app.get("/v1/models/{model}/history", tags=["versions"])
     def alias_history(model: str, limit: Listed = MOST_LISTED) -> Response:
@@ -252,7 +252,7 @@ def _add_instances(app: FastAPI, catalog: Catalog) -> None:
         version, state, since, aliases, reason, given_up}], does, faults: [sentence], numbers: {name: value}, parts:
         [{stream, model, version, numbers}]}]}`.
         """
-        return json_answer({"instances": catalog.instances()})
+        return json_answer({"instances": catalog.observed.instances()})
 
     @app.get("/v1/overview", tags=["instances"])
     def overview() -> Response:
@@ -260,7 +260,7 @@ def _add_instances(app: FastAPI, catalog: Catalog) -> None:
         replicas stand, what waits, and what is wrong (`why`). `freshness_seconds`: the age of the newest event that a
         version has learned from, since ingest took it; `event_time_freshness_seconds`: by its event time, null where
         the stream has none."""
-        return json_answer({"models": catalog.overview()})
+        return json_answer({"models": catalog.observed.overview()})
 
     @app.get("/v1/series", tags=["instances"])
     def series(
@@ -280,7 +280,7 @@ def _add_instances(app: FastAPI, catalog: Catalog) -> None:
         `step_seconds` 0: as fine as 400 points allow. It is in memory: a restarted registry begins anew.
         """
         wanted = Wanted(name, service, instance_id, stream, model, version)
-        return json_answer(catalog.series.find(wanted, seconds=seconds, step_seconds=step_seconds))
+        return json_answer(catalog.observed.series.find(wanted, seconds=seconds, step_seconds=step_seconds))
 
 
 def _add_files(app: FastAPI, catalog: Catalog) -> None:

@@ -130,7 +130,7 @@ def _preview_resume(reading: Reading, place: Place) -> Preview:
 
 def _preview_train(reading: Reading, place: Place) -> Preview:
     model = _model(reading, place)
-    waiting = reading.catalog.account(model.name)["examples"]["waiting"]
+    waiting = reading.catalog.observed.account(model.name)["examples"]["waiting"]
     events = "the events that wait" if waiting is None else f"the {waiting:,} events that wait"
     sentences = (
         f"A trainer plans a round of {model.name} over {events}, whatever its triggers say.",

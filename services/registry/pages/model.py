@@ -29,8 +29,8 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     versions = catalog.list_versions(name, limit=_CURVE_VERSIONS)
     rounds = catalog.list_rounds(name, 1)
     round_ = rounds[0] if rounds and rounds[0].state in _OPEN else None
-    account = catalog.account(name)
-    serving = catalog.serving(model)
+    account = catalog.observed.account(name)
+    serving = catalog.observed.serving(model)
     production = model.aliases.get(PRODUCTION, 0)
     live = next((version for version in versions if version.version == production), None)
     if production and live is None:
@@ -50,7 +50,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "newest": _row(versions[-1], production, line) if versions else None,
         "freshness": fresh,
         "event_age": catalog.now - live.newest_event_time if live and live.newest_event_time is not None else None,
-        "why": catalog.why(name),
+        "why": catalog.observed.why(name),
         "serving": serving,
         "versions": [_row(version, production, line) for version in reversed(shown)],
         "version_count": catalog.count_versions(name),

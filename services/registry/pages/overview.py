@@ -13,7 +13,7 @@ _WELL, _WAITS = "ok", ("paused", "archived")
 
 
 def page(reading: Reading, place: Place) -> dict[str, Any]:
-    models = reading.catalog.overview()
+    models = reading.catalog.observed.overview()
     streams = reading.catalog.list_streams()
     instances = reading.instances
     rows = [_row(reading, model) for model in models]

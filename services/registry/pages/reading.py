@@ -69,7 +69,7 @@ class Reading:
     @cached_property
     def instances(self) -> list[JsonMap]:
         """The last reports of instances; the same for the whole page."""
-        return self.catalog.instances()
+        return self.catalog.observed.instances()
 
     def over_time(
         self, name: str, *, service: str = "", stream: str | None = "", model: str | None = "", version: int | None = 0
@@ -77,7 +77,7 @@ class Reading:
         """The last hour of a number over all instances: their sum, or the largest of percentiles."""
         wanted = Wanted(name, service, "", stream, model, version)
         try:
-            found = self.catalog.series.find(wanted, seconds=3600, step_seconds=60)
+            found = self.catalog.observed.series.find(wanted, seconds=3600, step_seconds=60)
         except InvalidInput:
             return []  # Nobody has reported it yet.
         return added([series["points"] for series in found["series"]], largest=is_percentile(name))

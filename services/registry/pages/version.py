@@ -23,7 +23,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     catalog = reading.catalog
     model, version = catalog.get_model(name), catalog.get_version(name, number)
     production = model.aliases.get(PRODUCTION, 0)
-    served_by = catalog.served_by(name).get(number, [])
+    served_by = catalog.observed.served_by(name).get(number, [])
     live = {
         "model": model,
         "at": f"/models/{quote(name, safe='')}",

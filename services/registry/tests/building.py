@@ -88,7 +88,7 @@ NEWEST_ONLY = "{keep_all_hours: 0, keep_hourly_days: 0, keep_daily_days: 0}"
 def report_log(catalog: Catalog, *, model: str = "m", log_start: int = 0) -> None:
     """A trainer says where the log begins, without which nothing is thinned."""
     told = {"head_version": 0, "waiting": 0, "left_out": [], "log_start": {"0": log_start}, "log_end": {"0": 10**9}}
-    catalog.report(Report("t", "trainer", "", 1.0, models={model: told}))
+    catalog.observed.report(Report("t", "trainer", "", 1.0, models={model: told}))
 
 
 def next_plan(catalog: Catalog | RegistryClient, *, model: str = "m", count: int = 10) -> RoundPlan:

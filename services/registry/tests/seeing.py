@@ -99,7 +99,7 @@ def say(catalog: Catalog, rate: float, *, left_out: Sequence[JsonMap] = ()) -> N
     numbers = {"requests_per_second": rate, "request_p99_seconds": 0.004}
     served = Served("m", 2, "AVAILABLE", since=7.0, aliases=("production",))
     part = Part(model="m", version=2, numbers=numbers)
-    catalog.report(Report("r", "serving", "", 5.0, serves=(served,), numbers=numbers, parts=(part,)))
-    catalog.report(Report("i", "ingest", "", 5.0, numbers={"accepted_events_per_second": 1000 + rate}))
+    catalog.observed.report(Report("r", "serving", "", 5.0, serves=(served,), numbers=numbers, parts=(part,)))
+    catalog.observed.report(Report("i", "ingest", "", 5.0, numbers={"accepted_events_per_second": 1000 + rate}))
     counted = {"head_version": 2, "waiting": 7, "waiting_for": "7 of 10 new examples", "left_out": list(left_out)}
-    catalog.report(Report("t", "trainer", "", 5.0, models={"m": counted}))
+    catalog.observed.report(Report("t", "trainer", "", 5.0, models={"m": counted}))

@@ -299,7 +299,7 @@ def test_what_machines_repeat_is_not_in_it(catalog: Catalog) -> None:
     held = lease(catalog)
     catalog.renew_lease(held.round.round_id, held.token, ttl_seconds=10.0, progress={})
     catalog.release_round(held.round.round_id, held.token, reason="")
-    catalog.report(Report("t", "trainer", "", 1.0))
+    catalog.observed.report(Report("t", "trainer", "", 1.0))
     catalog.collect()
     assert catalog.audit.head() == before
 
@@ -314,7 +314,7 @@ def test_what_the_registry_decides_by_itself_is_in_it(catalog: Catalog, clock: C
     thinned = entries(catalog)[-1]
     assert (thinned["by"], thinned["action"], thinned["versions"]) == ("registry", "thin", 1)
     bad = Served("m", 3, "END", 1.0, reason="no", given_up=True)
-    catalog.report(Report("r", "serving", "", 1.0, serves=(bad,)))
+    catalog.observed.report(Report("r", "serving", "", 1.0, serves=(bad,)))
     left = entries(catalog)[-1]
     assert (left["by"], left["action"], left["left_version"]) == ("registry", "leave_unloadable", 3)
 

@@ -152,7 +152,7 @@ def test_a_canary_that_a_replica_cannot_load_or_that_takes_too_much_memory_goes_
 ) -> None:
     define_late(staged, _STAGED.replace("by: key", "guards: {memory_bytes: 500000000}"))
     part = Part(model="w", version=2, numbers={"runner_private_bytes": held})
-    staged.report(Report("r", "serving", "", 1.0, serves=(served,), parts=(part,)))
+    staged.observed.report(Report("r", "serving", "", 1.0, serves=(served,), parts=(part,)))
     assert staged.get_model("w").aliases.get("canary", 0) == (0 if reason else 2)
     if reason:
         assert reason in staged.alias_history("w")[-1].reason

@@ -202,7 +202,9 @@ def test_apply_is_both_or_neither(http: httpx.Client) -> None:
 def test_instances_and_who_serves_what_are_shown(http: httpx.Client, catalog: Catalog) -> None:
     publish(catalog)
     served = Served("m", 1, "AVAILABLE", since=7.0, aliases=("production",))
-    catalog.report(Report("a", "serving", "127.0.0.1:8501", 5.0, serves=(served,), numbers={"open_requests": 3.0}))
+    catalog.observed.report(
+        Report("a", "serving", "127.0.0.1:8501", 5.0, serves=(served,), numbers={"open_requests": 3.0})
+    )
     (instance,) = http.get("/v1/instances").json()["instances"]
     assert (instance["service"], instance["numbers"]["open_requests"], instance["started_at"]) == ("serving", 3.0, 5.0)
     assert http.get("/v1/models/m").json()["serving"]["available"] == ["a"]
@@ -214,7 +216,7 @@ def test_instances_and_who_serves_what_are_shown(http: httpx.Client, catalog: Ca
 def test_the_account_and_the_reasons_are_shown(http: httpx.Client, catalog: Catalog) -> None:
     publish(catalog)
     counted = {"head_version": 1, "waiting": 300, "left_out": [], "waiting_for": "300 of 400 new examples"}
-    catalog.report(Report("t", "trainer", "", 5.0, models={"m": counted}))
+    catalog.observed.report(Report("t", "trainer", "", 5.0, models={"m": counted}))
     account = http.get("/v1/models/m/account").json()
     assert (account["examples"]["total"], account["examples"]["waiting"], account["adds_up"]) == (1300, 300, True)
     why = http.get("/v1/models/m/why").json()
@@ -226,7 +228,7 @@ def test_the_account_and_the_reasons_are_shown(http: httpx.Client, catalog: Cata
 def test_every_model_is_seen_at_a_glance_and_a_number_over_time(http: httpx.Client, catalog: Catalog) -> None:
     publish(catalog)
     part = Part(model="m", version=1, numbers={"requests_per_second": 4.0})
-    catalog.report(Report("a", "serving", "", 5.0, numbers={"requests_per_second": 5.0}, parts=(part,)))
+    catalog.observed.report(Report("a", "serving", "", 5.0, numbers={"requests_per_second": 5.0}, parts=(part,)))
     (model,) = http.get("/v1/overview").json()["models"]
     assert (model["name"], model["production"]["version"], model["newest"]["decision"]) == ("m", 1, "promote")
     assert model["production"]["freshness_seconds"] == 0.5

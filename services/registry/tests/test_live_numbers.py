@@ -114,14 +114,16 @@ def busy(catalog: Catalog, clock: Clock) -> Catalog:
     worked = {"runner_private_bytes": 23e6, "runner_batches_per_second": 2.0, "runner_examples_per_second": 9.0}
     parts = (Part(model="m", version=2, numbers=rates | worked), Part(model="m", numbers={"queue_requests": 3.0}))
     served = Served("m", 2, "AVAILABLE", since=7.0, aliases=("production",), engine="onnx")
-    catalog.report(
+    catalog.observed.report(
         Report("r", "serving", "h:1", 5.0, serves=(served,), numbers=rates | {"open_requests": 2.0}, parts=parts)
     )
     accepted = {"accepted_events_per_second": 321.0, "refused_events_per_second": 1.0}
-    catalog.report(Report("i", "ingest", "", 5.0, numbers=accepted, parts=(Part(stream="s", numbers=accepted),)))
+    catalog.observed.report(
+        Report("i", "ingest", "", 5.0, numbers=accepted, parts=(Part(stream="s", numbers=accepted),))
+    )
     piece = {"partition": 0, "from_offset": 3, "to_offset": 5, "examples": 2, "reason": "too old"}
     counted = {"head_version": 2, "waiting": 777, "judged_before": 3, "left_out": [piece], "waiting_for": "7 of 10"}
-    catalog.report(Report("t", "trainer", "", 5.0, models={"m": counted}))
+    catalog.observed.report(Report("t", "trainer", "", 5.0, models={"m": counted}))
     return catalog
 
 

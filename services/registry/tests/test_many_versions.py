@@ -11,7 +11,7 @@ from services.registry.tests.building import publish
 from testing.rows import each_row
 
 QUESTIONS: dict[str, Callable[[Catalog], object]] = {
-    "overview": lambda catalog: catalog.overview(),
+    "overview": lambda catalog: catalog.observed.overview(),
     "recent rounds": lambda catalog: catalog.recent_rounds(["m"], 20),
     "rounds of a model": lambda catalog: catalog.list_rounds("m", 20),
     "a model": lambda catalog: catalog.get_model("m"),

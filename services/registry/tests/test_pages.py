@@ -77,10 +77,10 @@ def test_the_overview_shows_the_loop_every_model_and_how_fresh_it_is(
     served = Served("m", 1, "AVAILABLE", since=7.0, aliases=("production",))
     part = Part(model="m", version=1, numbers={"requests_per_second": 12.0, "request_p99_seconds": 0.004})
     numbers = {"requests_per_second": 12.0}
-    catalog.report(Report("r", "serving", "", 5.0, serves=(served,), numbers=numbers, parts=(part,)))
-    catalog.report(Report("i", "ingest", "", 5.0, numbers={"accepted_events_per_second": 321.0}))
+    catalog.observed.report(Report("r", "serving", "", 5.0, serves=(served,), numbers=numbers, parts=(part,)))
+    catalog.observed.report(Report("i", "ingest", "", 5.0, numbers={"accepted_events_per_second": 321.0}))
     counted = {"head_version": 1, "waiting": 777, "waiting_for": "777 of 1000 new examples"}
-    catalog.report(Report("t", "trainer", "", 5.0, models={"m": counted}))
+    catalog.observed.report(Report("t", "trainer", "", 5.0, models={"m": counted}))
     page = seen(browser.get("/"))
     assert page.lacks("All is well. | 321 events/s | 777 waiting | 1 of 1 | 42 s | rejected | 4 ms") == []
     assert page.lacks("12 predictions/s") == []
@@ -93,10 +93,12 @@ def test_a_replica_without_redis_is_something_to_look_at(browser: httpx.Client, 
     publish(catalog)
     served = Served("m", 1, "END", since=7.0, reason="no memory")
     for service in ("ingest", "trainer"):
-        catalog.report(Report(service, service, "", 5.0))
-    catalog.report(Report("r", "serving", "", 5.0, serves=(served,), faults=("m version 1: no memory",)))
+        catalog.observed.report(Report(service, service, "", 5.0))
+    catalog.observed.report(Report("r", "serving", "", 5.0, serves=(served,), faults=("m version 1: no memory",)))
     assert "r</a>" not in browser.get("/").text, "its model tells it"
-    catalog.report(Report("r", "serving", "", 5.0, serves=(served,), faults=("Redis is away: no answer within 2 s",)))
+    catalog.observed.report(
+        Report("r", "serving", "", 5.0, serves=(served,), faults=("Redis is away: no answer within 2 s",))
+    )
     text = seen(browser.get("/")).text
     assert "Redis is away" in text
     assert "All is well" not in text
@@ -193,7 +195,7 @@ def test_a_round_is_shown_from_its_plan_on(browser: httpx.Client, catalog: Catal
     held = lease(catalog)
     for path in ("/", "/models/m", "/rounds"):
         assert "running" in seen(browser.get(path)).text
-    catalog.report(Report("t", "trainer", "", 5.0, does={"round_id": planned.round_id, "stage": "export"}))
+    catalog.observed.report(Report("t", "trainer", "", 5.0, does={"round_id": planned.round_id, "stage": "export"}))
     assert re.search('aria-label="[^"]*export ', browser.get("/rounds").text), "before the lease's first renewal"
     catalog.renew_lease(held.round.round_id, held.token, ttl_seconds=10.0, progress={"stage": "train"})
     for path in ("/", "/models/m", "/rounds"):
@@ -238,8 +240,8 @@ def test_hostile_words_are_words(browser: httpx.Client, catalog: Catalog, clock:
     served = Served(HOSTILE, 1, HOSTILE, aliases=(HOSTILE,), reason=HOSTILE)
     part = Part(model=HOSTILE, version=1, numbers={"queue_requests": 1.0})
     does, counted = {"stage": HOSTILE, "round_id": HOSTILE}, {"head_version": 1, "waiting": 5, "waiting_for": HOSTILE}
-    catalog.report(Report(HOSTILE, "serving", HOSTILE, 5.0, serves=(served,), does=does, parts=(part,)))
-    catalog.report(Report("t", "trainer", HOSTILE, 5.0, faults=(HOSTILE,), models={"m": counted}))
+    catalog.observed.report(Report(HOSTILE, "serving", HOSTILE, 5.0, serves=(served,), does=does, parts=(part,)))
+    catalog.observed.report(Report("t", "trainer", HOSTILE, 5.0, faults=(HOSTILE,), models={"m": counted}))
     clock.pass_seconds(1.0)
     shown = 0
     for path in (*EVERY_PAGE, "/history?by=" + HOSTILE.replace("{", "%7B"), "/models/%3Cscript%3E", "/streams/%22%3E"):
@@ -256,12 +258,14 @@ def test_the_tasks_of_a_cluster_are_listed_with_what_they_do_and_whom_they_wait_
 ) -> None:
     does = {"round_id": "r1", "stage": "train", "workers": 2}
     waits = [{"rank": 0, "waited_seconds": {"1": 2.5}}, {"rank": 1, "waited_seconds": {}}]
-    catalog.report(Report("a", "trainer", "a:1", 5.0, does={**does, "trainers": ["a", "b"], "members": waits}))
-    catalog.report(Report("b", "trainer", "b:1", 5.0, does={**does, "helps": True, "rank": 1}))
-    catalog.report(Report("c", "trainer", "c:1", 5.0, does={}))
-    catalog.report(Report("d", "trainer", "d:1", 5.0, does={**does, "round_id": "r2", "workers": 3}))
+    catalog.observed.report(Report("a", "trainer", "a:1", 5.0, does={**does, "trainers": ["a", "b"], "members": waits}))
+    catalog.observed.report(Report("b", "trainer", "b:1", 5.0, does={**does, "helps": True, "rank": 1}))
+    catalog.observed.report(Report("c", "trainer", "c:1", 5.0, does={}))
+    catalog.observed.report(Report("d", "trainer", "d:1", 5.0, does={**does, "round_id": "r2", "workers": 3}))
     servers = {"servers": 1, "workers": 2, "lost": ["worker 1: ended by signal 9"]}
-    catalog.report(Report("e", "trainer", "e:1", 5.0, does={**does, "round_id": "r3", "asynchronous": servers}))
+    catalog.observed.report(
+        Report("e", "trainer", "e:1", 5.0, does={**does, "round_id": "r3", "asynchronous": servers})
+    )
     text = seen(browser.get("/serving")).text
     assert "r1: train, leads 2 workers of a, b; waited 2.5 s for worker 1" in text
     assert "r1: train, worker 1 of 2" in text
@@ -277,7 +281,7 @@ def test_what_runs_a_version_is_told_and_when_replicas_changed_over(catalog: Cat
     part = Part(model="m", version=1, numbers=worked)
     gone, failed = Served("m", 7, "END"), Served("m", 8, "END", reason="out of memory")
     for name in ("a", "b"):
-        catalog.report(Report(name, "serving", "", 5.0, serves=(served, gone, failed), parts=(part,)))
+        catalog.observed.report(Report(name, "serving", "", 5.0, serves=(served, gone, failed), parts=(part,)))
     page = seen(browser.get("/serving"))
     rows = {str(one["id"]) for one in page.all("tr") if "id" in one}
     assert {"a-m-1", "a-m-8"} <= rows, "what failed stays"
@@ -316,11 +320,11 @@ def test_what_becomes_of_the_events_behind_a_rollback_is_chosen_and_told_in_the_
     publish(catalog)
     publish(catalog)
     told = {"head_version": 2, "waiting": 0, "judged_before": 0, "left_out": [], "log_end": {"0": 20}}
-    catalog.report(Report("t", "trainer", "", 1.0, models={"m": told}))
+    catalog.observed.report(Report("t", "trainer", "", 1.0, models={"m": told}))
     path = "/models/m/do/rollback"
     assert words in seen(browser.get(path)).text
     assert browser.post(path, data=form_of(browser, path, by="ada", events=events)).status_code == 303
-    found = catalog.account("m")
+    found = catalog.observed.account("m")
     assert {name: found["examples"][name] for name in ("trained", "left_out", "waiting")} == {
         "trained": 900, "left_out": 0, "waiting": 0, place: 1000,
     }  # fmt: skip
@@ -456,7 +460,7 @@ def test_numbers_change_without_a_reload_and_the_stream_ends_with_the_registry(
         assert answer.headers["content-type"].startswith("text/event-stream")
         lines = answer.iter_lines()
         assert next(line for line in lines if line.startswith("event: loop"))
-        catalog.report(Report("i", "ingest", "", 5.0, numbers={"accepted_events_per_second": 4321.0}))
+        catalog.observed.report(Report("i", "ingest", "", 5.0, numbers={"accepted_events_per_second": 4321.0}))
         assert next(line for line in lines if "4,321" in line).startswith("data: ")
         catalog.end_watches()
         assert not [line for line in lines if line.startswith("event: troubles")]

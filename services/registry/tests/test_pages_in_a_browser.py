@@ -146,7 +146,7 @@ def test_names_of_sixty_letters_make_no_page_wider_than_a_phone(catalog: Catalog
     publish(catalog, model=model)
     site = Site(catalog)
     say(catalog, 1.0)
-    catalog.report(Report("r" * 60, "serving", "", 5.0, serves=(Served(model, 1, "AVAILABLE", since=7.0),)))
+    catalog.observed.report(Report("r" * 60, "serving", "", 5.0, serves=(Served(model, 1, "AVAILABLE", since=7.0),)))
     at = f"/models/{model}"
     page.set_viewport_size(_PHONE)
     wide = {}
@@ -269,9 +269,9 @@ def test_of_many_lines_those_that_answered_last_are_drawn_and_the_page_says_so(
     site: Site, catalog: Catalog, page: Page, clock: Clock
 ) -> None:
     parts = [Part(model=f"m{place}", version=1, numbers={"request_p99_seconds": 0.01}) for place in range(9)]
-    catalog.report(Report("r", "serving", "", 5.0, parts=tuple(parts)))
+    catalog.observed.report(Report("r", "serving", "", 5.0, parts=tuple(parts)))
     clock.pass_seconds(10.0)
-    catalog.report(Report("r", "serving", "", 5.0, parts=tuple(parts[:2])))
+    catalog.observed.report(Report("r", "serving", "", 5.0, parts=tuple(parts[:2])))
     page.goto(site.url("/serving"))
     expect(page.locator("[data-left-out-of=latency]")).to_contain_text("6 of 10 are drawn")
     headings = page.locator("[data-table-of=latency] th")

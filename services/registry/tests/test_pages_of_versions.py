@@ -265,7 +265,7 @@ def everybody(catalog: Catalog, *, version: int = 0) -> None:
     """Ingest, a trainer and a replica report; the replica answers with this version."""
     served = (Served("m", version, "AVAILABLE", since=7.0, aliases=("production",)),) if version else ()
     for service in ("ingest", "trainer", "serving"):
-        catalog.report(Report(service, service, "", 5.0, serves=served if service == "serving" else ()))
+        catalog.observed.report(Report(service, service, "", 5.0, serves=served if service == "serving" else ()))
 
 
 def test_whatever_stands_still_is_amber_on_the_overview_and_on_its_model(
@@ -317,7 +317,7 @@ def test_a_round_says_its_longest_stages_and_the_legend_their_sums_without_point
 def test_latency_is_in_milliseconds_with_its_percentile_named(browser: httpx.Client, catalog: Catalog) -> None:
     publish(catalog)
     numbers = {"requests_per_second": 5.0, "request_p50_seconds": 0.0021, "request_p99_seconds": 1.25}
-    catalog.report(Report("r", "serving", "", 5.0, numbers=numbers))
+    catalog.observed.report(Report("r", "serving", "", 5.0, numbers=numbers))
     assert "Latency p99 1,250 ms p50 2.1 ms" in seen(browser.get("/")).text
     page = seen(browser.get("/serving"))
     assert "Latency p99 1,250 ms p50 2.1 ms" in page.text

@@ -42,10 +42,10 @@ def url(catalog: Catalog, browser: httpx.Client) -> str:
     numbers = {"requests_per_second": 25.0, "request_p50_seconds": 0.002, "request_p99_seconds": 0.004}
     served = Served("m", 2, "AVAILABLE", since=999_990.0, aliases=("production",), engine="tensorflow")
     part = Part(model="m", version=2, numbers=numbers)
-    catalog.report(Report("r", "serving", "h:1", 999_000.0, serves=(served,), numbers=numbers, parts=(part,)))
-    catalog.report(Report("i", "ingest", "h:2", 999_000.0, numbers={"accepted_events_per_second": 1234.0}))
+    catalog.observed.report(Report("r", "serving", "h:1", 999_000.0, serves=(served,), numbers=numbers, parts=(part,)))
+    catalog.observed.report(Report("i", "ingest", "h:2", 999_000.0, numbers={"accepted_events_per_second": 1234.0}))
     counted = {"head_version": 2, "waiting": 7, "waiting_for": "7 of 10 new examples", "left_out": []}
-    catalog.report(Report("t", "trainer", "h:3", 999_000.0, models={"m": counted}))
+    catalog.observed.report(Report("t", "trainer", "h:3", 999_000.0, models={"m": counted}))
     return str(browser.base_url).rstrip("/")
 
 

@@ -49,7 +49,7 @@ def test_the_next_round_follows_the_trained_version_and_its_range(catalog: Catal
     assert third.ranges[0].from_offset == first.ranges[0].to_offset
     rolled_back = catalog.rollback("m", by="ada", reason="")
     assert (rolled_back.aliases["production"], rolled_back.head_version) == (2, 1)
-    assert catalog.account("m")["adds_up"] in (True, False)
+    assert catalog.observed.account("m")["adds_up"] in (True, False)
 
 
 def measured(auc: float, **said: Any) -> Measured:

@@ -26,12 +26,12 @@ def failed(version: int, reason: str = "Op type not registered 'MyOp'") -> Serve
 
 
 def test_an_instance_is_shown_until_it_falls_silent(catalog: Catalog, clock: Clock) -> None:
-    catalog.report(replica("a", available(1)))
-    catalog.report(replica("b", service="trainer"))
+    catalog.observed.report(replica("a", available(1)))
+    catalog.observed.report(replica("b", service="trainer"))
     clock.pass_seconds(SILENT_SECONDS - 1)
-    catalog.report(replica("a", available(2)))
+    catalog.observed.report(replica("a", available(2)))
     clock.pass_seconds(2)
-    (shown,) = catalog.instances()
+    (shown,) = catalog.observed.instances()
     assert (shown["instance_id"], shown["service"], shown["age_seconds"]) == ("a", "serving", 2.0)
     assert [served["version"] for served in shown["serves"]] == [2]
 
@@ -41,10 +41,10 @@ def test_reports_are_bounded(catalog: Catalog) -> None:
     body = many.body()
     assert (len(body["faults"]), len(body["faults"][0]), len(body["numbers"])) == (50, 1000, 200)
     for number in range(MAX_INSTANCES):
-        catalog.report(replica(f"i{number}"))
+        catalog.observed.report(replica(f"i{number}"))
     with pytest.raises(HeadraceError, match=f"{MAX_INSTANCES} instances report already"):
-        catalog.report(replica("one more"))
-    catalog.report(replica("i0", available(1)))
+        catalog.observed.report(replica("one more"))
+    catalog.observed.report(replica("i0", available(1)))
     wrong_models: list[object] = [3, {"waiting": "x"}, {"left_out": ["x"]}, {"left_out": [{}]}, {"log_end": [1]}]
     wrong_ones: list[dict[str, object]] = [{"models": {"m": told}} for told in wrong_models]
     wrong_ones += [{"serves": [{"model": "m"}]}, {"numbers": {"x": "many"}}, {"what": 1}, {"serves": 3}]
@@ -55,21 +55,21 @@ def test_reports_are_bounded(catalog: Catalog) -> None:
 
 def test_a_version_that_a_request_has_loaded_counts_as_converged(catalog: Catalog) -> None:
     publish(catalog)
-    catalog.report(replica("a", Served("m", 1, COLD)))
-    assert catalog.serving(catalog.get_model("m")).converged_at is not None
-    catalog.report(replica("a", Served("m", 1, "START")))
-    assert catalog.serving(catalog.get_model("m")).converged_at is None
+    catalog.observed.report(replica("a", Served("m", 1, COLD)))
+    assert catalog.observed.serving(catalog.get_model("m")).converged_at is not None
+    catalog.observed.report(replica("a", Served("m", 1, "START")))
+    assert catalog.observed.serving(catalog.get_model("m")).converged_at is None
 
 
 def test_where_there_are_too_many_reports_those_of_the_machine_with_most_give_way(catalog: Catalog) -> None:
     large = [available(version) for version in range(1000)]
-    catalog.report(replica("honest", *large), peer="a")
+    catalog.observed.report(replica("honest", *large), peer="a")
     for number in range(MAX_ENTRIES // 1000 - 1):
-        catalog.report(replica(f"i{number}", *large), peer="b")
+        catalog.observed.report(replica(f"i{number}", *large), peer="b")
     with pytest.raises(HeadraceError, match=r"most of them from the machine of one more; expected at most 1000 and"):
-        catalog.report(replica("one more", available(1)), peer="b")
-    catalog.report(replica("new", *large[:10]), peer="c")
-    names = [one["instance_id"] for one in catalog.instances()]
+        catalog.observed.report(replica("one more", available(1)), peer="b")
+    catalog.observed.report(replica("new", *large[:10]), peer="c")
+    names = [one["instance_id"] for one in catalog.observed.instances()]
     assert len(names) == MAX_ENTRIES // 1000
     assert {"honest", "new"} <= set(names)
 
@@ -77,24 +77,24 @@ def test_where_there_are_too_many_reports_those_of_the_machine_with_most_give_wa
 def test_a_model_says_when_every_replica_answers_with_production(catalog: Catalog, clock: Clock) -> None:
     publish(catalog)
     moved = clock.now
-    catalog.report(replica("a", available(1, since=moved + 2)))
-    catalog.report(replica("b", Served("m", 1, "LOADING")))
-    assert catalog.serving(catalog.get_model("m")).converged_at is None
-    catalog.report(replica("b", available(1, since=moved + 7)))
-    serving = catalog.serving(catalog.get_model("m"))
+    catalog.observed.report(replica("a", available(1, since=moved + 2)))
+    catalog.observed.report(replica("b", Served("m", 1, "LOADING")))
+    assert catalog.observed.serving(catalog.get_model("m")).converged_at is None
+    catalog.observed.report(replica("b", available(1, since=moved + 7)))
+    serving = catalog.observed.serving(catalog.get_model("m"))
     assert (serving.converged_at, serving.replicas, serving.available) == (moved + 7, ("a", "b"), ("a", "b"))
     clock.pass_seconds(60.0)
     publish(catalog)
-    catalog.report(replica("a", available(1, since=moved + 2), Served("m", 2, "LOADING")))
-    assert catalog.serving(catalog.get_model("m")).converged_at is None
-    assert [served["instance_id"] for served in catalog.served_by("m")[1]] == ["a"]
+    catalog.observed.report(replica("a", available(1, since=moved + 2), Served("m", 2, "LOADING")))
+    assert catalog.observed.serving(catalog.get_model("m")).converged_at is None
+    assert [served["instance_id"] for served in catalog.observed.served_by("m")[1]] == ["a"]
 
 
 def test_what_no_replica_can_load_goes_back_by_itself_and_is_nobodys_parent(catalog: Catalog, clock: Clock) -> None:
     publish(catalog)
     publish(catalog)
     clock.pass_seconds(10.0)
-    catalog.report(replica("a", available(1), failed(2)))
+    catalog.observed.report(replica("a", available(1), failed(2)))
     assert catalog.get_model("m").aliases[PRODUCTION] == 1
     (back, *_) = reversed(catalog.alias_history("m"))
     assert (back.from_version, back.to_version, back.by) == (2, 1, "registry")
@@ -108,12 +108,12 @@ def test_one_replica_that_serves_it_or_still_tries_keeps_production(catalog: Cat
     publish(catalog)
     publish(catalog)
     clock.pass_seconds(10.0)
-    catalog.report(replica("c", Served("other", 1, "AVAILABLE")))
+    catalog.observed.report(replica("c", Served("other", 1, "AVAILABLE")))
     for other in (available(2), Served("m", 2, "LOADING", reason="tries again"), available(1)):
-        catalog.report(replica("b", other))
-        catalog.report(replica("a", failed(2)))
+        catalog.observed.report(replica("b", other))
+        catalog.observed.report(replica("a", failed(2)))
         assert catalog.get_model("m").aliases[PRODUCTION] == 2
-    catalog.report(replica("b", failed(2)))
+    catalog.observed.report(replica("b", failed(2)))
     assert catalog.get_model("m").aliases[PRODUCTION] == 1
 
 
@@ -121,34 +121,34 @@ def test_a_report_from_before_the_move_does_not_count(catalog: Catalog, clock: C
     publish(catalog)
     publish(catalog)
     clock.pass_seconds(1.0)
-    catalog.report(replica("a", failed(2)))
+    catalog.observed.report(replica("a", failed(2)))
     assert catalog.get_model("m").aliases[PRODUCTION] == 2
     clock.pass_seconds(5.0)
-    catalog.report(replica("a", failed(2)))
+    catalog.observed.report(replica("a", failed(2)))
     assert catalog.get_model("m").aliases[PRODUCTION] == 1
 
 
 def test_the_first_version_and_a_pinned_one_stay_and_say_what_is_wrong(catalog: Catalog, clock: Clock) -> None:
     publish(catalog)
     clock.pass_seconds(10.0)
-    catalog.report(replica("a", failed(1)))
+    catalog.observed.report(replica("a", failed(1)))
     model = catalog.get_model("m")
     assert model.aliases[PRODUCTION] == 1
-    assert dict(catalog.serving(model).failed) == {"a": "Op type not registered 'MyOp'"}
+    assert dict(catalog.observed.serving(model).failed) == {"a": "Op type not registered 'MyOp'"}
     publish(catalog)
     catalog.pin("m", 2, by="ada", reason="")
     clock.pass_seconds(10.0)
-    catalog.report(replica("a", failed(2)))
+    catalog.observed.report(replica("a", failed(2)))
     assert catalog.get_model("m").aliases[PRODUCTION] == 2
 
 
 def test_a_model_that_a_replica_holds_is_not_deleted(catalog: Catalog) -> None:
     publish(catalog)
     catalog.change_model("m", "archive", by="ada", reason="")
-    catalog.report(replica("a", available(1)))
+    catalog.observed.report(replica("a", available(1)))
     with pytest.raises(Conflict, match="replica a has version 1"):
         catalog.delete_model("m", by="ada", reason="")
-    catalog.report(replica("a"))
+    catalog.observed.report(replica("a"))
     catalog.delete_model("m", by="ada", reason="")
 
 

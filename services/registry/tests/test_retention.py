@@ -88,7 +88,7 @@ def test_a_thinned_version_says_so_and_its_files_are_collected(catalog: Catalog,
     assert thinned_in(catalog) == []
     with pytest.raises(Conflict, match="version 3 of m is archived"):
         catalog.set_alias("m", "shadow", 3, by="ada", reason="")
-    assert catalog.account("m")["examples"]["trained"] == 4500, "the account knows them yet"
+    assert catalog.observed.account("m")["examples"]["trained"] == 4500, "the account knows them yet"
 
 
 def test_rejected_rounds_do_not_thin_what_a_rollback_leads_to(catalog: Catalog, clock: Clock) -> None:

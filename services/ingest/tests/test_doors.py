@@ -184,6 +184,8 @@ def test_bad_events_of_every_body_type_become_dead_letters(world: World) -> None
     assert (newest["format"], json.loads(newest["payload"])) == ("json", event(5, late=2))
     assert before["payload"] == "{oops"
     assert "event 1 is not JSON" in before["reason"]
+    reasons = [item["reason"] for item in _ask(world, _REPLAY, "POST").json()["refused"]]
+    assert any(reason.startswith("event 0 is not JSON") for reason in reasons), "alone, it is the first"
 
 
 @pytest.mark.covers("rec-tfrecord")

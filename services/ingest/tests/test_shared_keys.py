@@ -17,6 +17,7 @@ from services.ingest.once.keys import Answer, Refusal, RequestKey
 from services.ingest.once.shared_keys import SharedKeys, SharedWindow
 from services.ingest.tests.conftest import event, ids_in, records_of
 from services.ingest.tests.processes import Process, register
+from testing import plain_http
 from testing.processes import free_port
 from testing.redis_cluster import RedisCluster
 from testing.redis_sentinel import watched_redis
@@ -194,6 +195,8 @@ def test_without_redis_requests_with_a_key_are_refused_and_others_are_not(
     platform.redis.kill()
     status, refusal = second.ask("restart", 41)
     assert (status, "idempotency key" in refusal["error"]["message"]) == (503, True)
+    counted = plain_http.get(f"http://127.0.0.1:{second.port}/metrics", timeout=60).text
+    assert 'headrace_ingest_shared_keys_total{outcome="unavailable"}' in counted
     assert second.ask("", 42)[0] == 200
     assert first.ask("restart", 41) == (200, answer | {"duplicate": True}), "it remembers its own"
     platform.redis.start()

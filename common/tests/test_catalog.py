@@ -26,6 +26,6 @@ _RANGE = {"partition": 0, "from_offset": 1, "to_offset": 2}
     [None, {}, "all", [1], [{}], [{"partition": 0, "from_offset": 1}], [_RANGE | {"more": 3}],
      [_RANGE | {"to_offset": 2.0}], [_RANGE | {"partition": True}]],
 )  # fmt: skip
-def test_what_is_no_list_of_ranges_is_refused(value: object) -> None:
+def test_a_wrong_list_of_ranges_is_refused(value: object) -> None:
     with pytest.raises(InvalidInput, match="ranges must"):
         ranges_from_json(value)

@@ -67,7 +67,7 @@ def test_the_flights_have_only_what_is_known_before_departure() -> None:
     assert not names & {"dep_time", "dep_delay", "arr_time", "arr_delay", "air_time", "tailnum"}
 
 
-def test_what_is_left_out_has_the_defaults_of_the_dataclasses() -> None:
+def test_a_missing_key_has_the_default_of_its_dataclass() -> None:
     definition = parse_definition(files())
     assert definition.triggers == Triggers()
     assert definition.gate == Gate(metric="auc", max_regression=0.005)

@@ -103,7 +103,7 @@ def test_wider_layers_and_tables_are_carried() -> None:
     assert (parts["hidden_1/kernel"], parts["vector_table/table"]) == ((4, 0, 2, 0), (5, 0, 0, 0))
 
 
-def test_fitted_buckets_are_told_by_what_was_fitted() -> None:
+def test_fitted_buckets_are_compared_by_their_boundaries() -> None:
     fitted = model({"x_bucket": {"type": "bucketized", "of": "x", "quantiles": 4}})
     report, parts = changes(fitted)
     assert parts["statistics of x_bucket"] == (0, 0, 1, 0)
@@ -124,7 +124,7 @@ def test_fitted_buckets_are_told_by_what_was_fitted() -> None:
         ({"activation": "tanh"}, ("hidden_0", "hidden_1", "deep")),
     ],
 )
-def test_what_cannot_be_carried_needs_a_word_for_it(parameters: dict[str, Any], needs: tuple[str, ...]) -> None:
+def test_a_layer_that_cannot_be_carried_needs_a_restart(parameters: dict[str, Any], needs: tuple[str, ...]) -> None:
     report, _ = changes(model(parameters=parameters))
     assert report.needs_restart == needs
     with pytest.raises(Conflict, match=f"--restart {','.join(needs)}"):
@@ -155,7 +155,7 @@ def test_classes_are_their_words() -> None:
     assert identity.carried(*axis).tolist() == [2, 0, 1]
 
 
-def test_a_feature_more_and_a_feature_less_are_said() -> None:
+def test_an_added_and_a_removed_feature_are_reported() -> None:
     report, parts = changes(model({"z": {"type": "numeric"}, "hash": None}))
     assert parts["wide/hash_weights"] == (0, 0, 0, 8)
     assert parts["hidden_0/kernel"] == (8, 0, 1, 0)
@@ -219,7 +219,7 @@ def axes(draw: st.DrawFn) -> identity.Axis:
 
 
 @given(old=axes(), new=axes())
-def test_what_is_counted_is_what_is_carried(old: identity.Axis, new: identity.Axis) -> None:
+def test_counts_are_those_of_the_rows_that_are_carried(old: identity.Axis, new: identity.Axis) -> None:
     rows = identity.carried(old, new)
     kept = int((rows == np.arange(len(rows))).sum())
     assert identity.counted(old, new) == (kept, int((rows >= 0).sum()) - kept)

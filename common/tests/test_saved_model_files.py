@@ -91,7 +91,7 @@ def readers() -> Iterator[tuple[str, Graph, str]]:
 
 @pytest.mark.covers("fmt-op-list")
 @pytest.mark.parametrize(("found", "words"), [pytest.param(*one[1:], id=one[0]) for one in readers()])
-def test_a_version_that_would_read_what_is_not_its_own_is_refused(found: Graph, words: str) -> None:
+def test_a_version_that_would_read_other_files_is_refused(found: Graph, words: str) -> None:
     assert words in "; ".join(faults_of(found, has_own_operations=False))
 
 

@@ -138,7 +138,7 @@ def test_a_column_name_that_is_none_gets_a_proposal(name: str, called: str) -> N
 
 
 @each_row("name", ["", "a b", "-a", "a/b", "a" * 129, 3, None])
-def test_what_is_no_name_is_refused(name: object) -> None:
+def test_a_wrong_name_is_refused(name: object) -> None:
     with pytest.raises(InvalidInput, match="is not a name"):
         check_name("stream", name)
 

@@ -35,12 +35,12 @@ _LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] 
         ("#" * (MAX_BYTES + 1), f"expected at most {MAX_BYTES}"),
     ],
 )
-def test_what_no_definition_needs_is_refused_with_its_place(text: str, reason: str) -> None:
+def test_hostile_yaml_is_refused_with_its_place(text: str, reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         read_yaml(text.encode(), "f")
 
 
-def test_ordinary_values_are_what_yaml_says() -> None:
+def test_ordinary_values_are_those_of_yaml() -> None:
     text = b"a: -9223372036854775808\nb: 1_000\nc: 0x1F\nd: [1e3, .inf, ~, yes]\ne: &x text\nf: 1:30"
     values = {"a": -(2**63), "b": 1000, "c": 31, "d": [1000.0, float("inf"), None, True], "e": "text", "f": 90}
     assert read_yaml(text, "f") == values

@@ -238,7 +238,7 @@ def test_a_certificate_of_another_authority_stands_for_nobody(tmp_path: Path, pe
             doors.ask("/who", Tls.of(TlsFiles(forged.certificate, forged.key, own.authorities)))
 
 
-def test_required_certificates_are_asked_for_by_both_doors(tmp_path: Path) -> None:
+def test_both_doors_require_certificates(tmp_path: Path) -> None:
     with _opened(_files(tmp_path, clients="required")) as doors:
         without, own = Tls.of(TlsFiles(authorities=str(tmp_path / AUTHORITY))), Tls.of(_files(tmp_path, "shop"))
         with pytest.raises(OSError):

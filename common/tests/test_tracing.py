@@ -35,7 +35,7 @@ def test_nothing_is_traced_unless_a_share_is_asked_for(monkeypatch: pytest.Monke
 
 
 @each_row("parent", [NOT_SAMPLED, "", "00-xyz", f"00-{TRACE}-{SPAN}", f"{SAMPLED}-more"])
-def test_what_is_not_asked_for_or_no_traceparent_is_not_traced(asked_only: Tracing, parent: str) -> None:
+def test_a_request_without_a_sampled_traceparent_is_not_traced(asked_only: Tracing, parent: str) -> None:
     assert asked_only.start("work", parent) is None
 
 
@@ -110,7 +110,7 @@ def test_spans_are_sent_to_the_collector_that_opentelemetrys_variables_name(monk
     server.server_close()
 
 
-def test_what_opentelemetry_does_not_take_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_setting_of_opentelemetry_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "-5")
     with pytest.raises(InvalidInput, match="OTEL_"):

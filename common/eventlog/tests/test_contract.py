@@ -127,7 +127,7 @@ def test_reading_goes_from_any_position_to_a_fixed_end(log: EventLog, topic: str
     assert [info.offset for info in log.scan(topic, 0, offsets[3], offsets[9])] == offsets[3:9]
 
 
-def test_what_was_appended_is_there_after_reopening(under_test: LogUnderTest, log: EventLog, topic: str) -> None:
+def test_records_are_there_after_reopening(under_test: LogUnderTest, log: EventLog, topic: str) -> None:
     offsets = log.append(topic, 0, [record(b"%d" % number) for number in range(40)])
     log.close()
     again = under_test.open()
@@ -156,7 +156,7 @@ def test_another_process_sees_a_topic_made_later(under_test: LogUnderTest, log: 
     other.close()
 
 
-def test_what_cannot_be_read_or_appended_is_refused(log: EventLog, topic: str) -> None:
+def test_a_wrong_read_or_append_is_refused(log: EventLog, topic: str) -> None:
     log.append(topic, 0, [record(b"only")])
     end = log.end_position(topic)[0]
     with pytest.raises(InvalidInput, match="cannot read"):

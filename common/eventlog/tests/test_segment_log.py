@@ -239,7 +239,7 @@ def _inspect(directory: Path, topic: str, option: str = "--verify") -> "subproce
     return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
 
 
-def test_the_inspector_tells_what_a_topic_holds_and_finds_damage(segments: SegmentLog, directory: Path) -> None:
+def test_the_inspector_counts_a_topics_records_and_finds_damage(segments: SegmentLog, directory: Path) -> None:
     segments.append(TOPIC, 0, [record(b"a", b"b"), record(b"c")])
     sound = _inspect(directory, TOPIC)
     assert sound.returncode == 0

@@ -271,7 +271,7 @@ def test_unknown_streams_options_and_states_have_their_codes(world: World) -> No
     assert _post(world, _body(event(0)), JSON).status_code == 503
 
 
-def test_past_the_bound_requests_are_told_when_to_come_back(world: World) -> None:
+def test_past_the_bound_a_request_gets_retry_after(world: World) -> None:
     intake = world.intake()
 
     async def work(client: httpx.AsyncClient) -> httpx.Response:
@@ -419,7 +419,7 @@ def test_a_traced_requests_events_carry_its_trace_into_the_log(world: World, *, 
 
 
 @pytest.mark.covers("eco-tfdv")
-def test_what_serving_was_asked_is_told_by_input_where_it_is_sampled(world: World) -> None:
+def test_sampled_requests_have_statistics_by_input(world: World) -> None:
     def asked(id_: int, carrier: bytes) -> PredictionLog:
         record = PredictionLog()
         id_of, words = (record.predict_log.request.inputs[name] for name in ("id", "carrier"))

@@ -160,7 +160,7 @@ def test_a_bad_value_is_refused_by_name_with_what_was_expected(changes: dict[str
 
 
 @each_row(("dtype", "value", "shown"), [("string", "\uffff", r"'\uffff'"), ("int64", -(2**63), "-9223372036854775808")])
-def test_what_fills_up_lists_of_any_length_is_in_none(dtype: str, value: str | int, shown: str) -> None:
+def test_padding_cannot_be_a_value_of_a_list(dtype: str, value: str | int, shown: str) -> None:
     schema = Schema.from_mapping({"features": [{"name": "many", "dtype": dtype, "shape": [None]}]})
     one = Schema.from_mapping({"features": [{"name": "many", "dtype": dtype, "shape": [1]}]})
     refusal = f"many is {shown}, which fills up lists of any length and cannot be in one"
@@ -182,7 +182,7 @@ def test_all_faults_of_an_event_are_named_at_once() -> None:
 
 
 @each_row("event", [3, None, "a", [1]])
-def test_what_is_no_object_is_no_event(event: object) -> None:
+def test_an_event_is_an_object(event: object) -> None:
     with pytest.raises(InvalidInput, match="expected an object of features"):
         CODEC.encode(event)
 

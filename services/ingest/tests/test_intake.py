@@ -146,7 +146,7 @@ def test_a_stream_that_reads_somebody_elses_topic_takes_no_events(world: World) 
     assert _run(status_of(intake, "flights"))["source"]["kafka"]["topic"] == "shop"
 
 
-def test_one_bad_event_keeps_all_others_out(world: World) -> None:
+def test_a_bad_event_keeps_all_others_out(world: World) -> None:
     with pytest.raises(InvalidInput) as caught:
         _run(world.intake().append(_json(event(0), event(1, late=7), event(2, carrier="ZZ"))))
     assert [index for index, _ in caught.value.refused] == [1, 2]
@@ -336,7 +336,7 @@ def test_a_flood_of_one_principal_leaves_room_for_another() -> None:
     copy_context().run(run)
 
 
-def test_what_arrives_during_an_append_goes_into_the_next_one(world: World) -> None:
+def test_requests_during_an_append_share_the_next_append(world: World) -> None:
     release = threading.Event()
     world.log.before_append = lambda: release.wait(_TIMEOUT_SECONDS)
 

@@ -64,7 +64,7 @@ def test_every_kind_comes_back_bit_by_bit() -> None:
     assert found["words"] == [b"", "ü".encode(), b"\x00"]
 
 
-def test_what_is_absent_is_the_default_and_for_an_image_no_bytes() -> None:
+def test_a_missing_value_is_the_default_and_for_an_image_no_bytes() -> None:
     found = CODEC.decode(CODEC.encode({k: v for k, v in GOOD.items() if k not in ("pair", "photo", "words")}))
     assert found["pair"] == ["é".encode()] * 2
     assert found["photo"] == [b""]
@@ -94,13 +94,13 @@ def test_what_is_absent_is_the_default_and_for_an_image_no_bytes() -> None:
     ],
 )
 @pytest.mark.covers("rec-raw-tensor", "rec-image", "rec-sequence")
-def test_what_does_not_fit_is_refused_with_what_was_got_and_expected(name: str, value: Any, sentence: str) -> None:
+def test_a_value_that_does_not_fit_is_refused_with_both_forms(name: str, value: Any, sentence: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         CODEC.encode(GOOD | {name: value})
     assert sentence in caught.value.message
 
 
-def test_what_is_small_here_and_huge_in_a_batch_is_refused() -> None:
+def test_an_event_that_is_huge_in_a_batch_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"has the shape \[0, 1000000000\], expected at most 16777216 values"):
         SIZED.encode({"scan": b64(b""), "sizes": [0, 10**9]})
     lists = ExampleCodec(Schema.from_mapping({"features": [{"name": "rows", "dtype": "int64", "shape": [None, None]}]}))
@@ -160,7 +160,7 @@ def test_a_jpeg_of_four_inks_is_no_gray_image() -> None:
     assert [gray.fault_of(jpeg(1)), gray.fault_of(jpeg(3)), colours.fault_of(jpeg(4))] == [None] * 3
 
 
-def test_what_is_no_segment_hides_no_jpegs_size() -> None:
+def test_bytes_that_are_no_segment_hide_no_jpegs_size() -> None:
     def frame(side: int) -> bytes:
         return b"\xff\xc0" + struct.pack(">HBHH", 17, 8, side, side) + bytes(10)
 
@@ -252,7 +252,7 @@ def test_columns_encode_exactly_the_batches_that_the_codec_takes(changes: list[d
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(["blob", "pair", "small", "half", "photo", "words"]), st.lists(_BYTES, max_size=3),
        st.integers(0, 60), st.integers(0, 255), st.booleans())  # fmt: skip
-def test_the_lockstep_passes_only_what_the_codecaccepts(
+def test_the_lockstep_passes_only_examples_that_the_codec_accepts(
     name: str, values: list[bytes], at: int, octet: int, is_damaged: bool
 ) -> None:
     changed = Example.FromString(CODEC.encode(GOOD))

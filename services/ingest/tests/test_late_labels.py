@@ -86,7 +86,7 @@ def test_an_idempotency_key_takes_labels_once_and_is_not_that_of_events(later: W
         ("/v1/streams/later:labels/events", {"events": []}, 404, "there is no stream 'later:labels'"),
     ],
 )
-def test_what_is_wrong_is_refused_with_the_reason(
+def test_wrong_labels_are_refused_with_the_reason(
     later: World, url: str, body: Any, status: int, sentence: str
 ) -> None:
     (answer,) = _ask(later.intake(), _post(body, url=url))

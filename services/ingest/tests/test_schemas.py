@@ -78,7 +78,7 @@ def test_a_stream_that_is_gone_is_forgotten_and_does_not_end_the_watch() -> None
         wait_until(lambda: schemas.names() == ["trains"], "hearing that it is gone")
 
 
-def test_an_older_version_is_asked_for_once() -> None:
+def test_an_older_version_is_fetched_once() -> None:
     registry = StreamsInMemory()
     registry.register("flights", SCHEMA)
     registry.register("flights", SCHEMA)

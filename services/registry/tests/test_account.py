@@ -21,7 +21,7 @@ def test_an_account_before_any_report_says_what_is_missing(catalog: Catalog) -> 
     assert (found["adds_up"], found["problems"]) == (False, ["no trainer has reported how far the log goes"])
 
 
-def test_what_is_waiting_and_about_to_be_left_out_is_told_apart(catalog: Catalog) -> None:
+def test_waiting_and_left_out_events_are_counted_apart(catalog: Catalog) -> None:
     publish(catalog)
     entry = {"partition": 0, "from_offset": 10, "to_offset": 12, "examples": 200, "reason": "rejection"}
     report(catalog, head_version=1, waiting=500, left_out=[entry])
@@ -80,7 +80,7 @@ def test_a_version_that_does_not_account_for_its_examples_is_named(catalog: Cata
     assert catalog.observed.account("m")["problems"] == ["version 1 accounts for 999 of 1000 examples"]
 
 
-def test_what_a_round_ended_before_is_left_out_within_its_version(catalog: Catalog) -> None:
+def test_events_behind_an_early_stop_are_left_out_within_the_version(catalog: Catalog) -> None:
     held = leased(catalog)
     untouched = {"examples": 300, "reason": "early_stopping"}
     made = draft(catalog)
@@ -93,7 +93,7 @@ def test_what_a_round_ended_before_is_left_out_within_its_version(catalog: Catal
     assert found["left_out"] == [entry]
 
 
-def test_unusable_ones_are_shown_with_reasons_and_samples(catalog: Catalog) -> None:
+def test_unusable_events_are_shown_with_reasons_and_samples(catalog: Catalog) -> None:
     held = leased(catalog)
     sample = {"partition": 0, "offset": 3, "index": 7, "reason": "x is NaN"}
     unusable = {"reasons": {"x is NaN": 4}, "samples": [sample]}

@@ -30,7 +30,7 @@ def test_any_label_can_name_a_version_and_be_moved_and_removed(catalog: Catalog,
     ]
 
 
-def test_setting_what_is_set_already_leaves_no_trace(catalog: Catalog) -> None:
+def test_an_alias_set_again_leaves_no_trace(catalog: Catalog) -> None:
     publish(catalog)
     catalog.set_alias("m", "production", 1, by="ada", reason="again")
     assert len(catalog.alias_history("m")) == 1

@@ -249,7 +249,7 @@ def test_no_write_of_the_registry_passes_the_log_by() -> None:
     }  # fmt: skip
 
 
-def test_an_entry_says_who_did_what_to_what(platform: Platform) -> None:
+def test_an_entry_has_author_action_and_model(platform: Platform) -> None:
     platform.http.put("/v1/models/m/aliases/canary", json=author(version=1))
     newest = entries(platform.catalog)[-1]
     assert newest | {"digest": "", "previous": "", "sequence": 0} == {
@@ -271,7 +271,7 @@ def test_an_entry_says_who_did_what_to_what(platform: Platform) -> None:
         (lambda c: c.change_round("m", "none", "fail", by="eve", reason=""), NotFound, "fail_round"),
     ],
 )
-def test_what_was_refused_is_written_and_nothing_else_is(
+def test_a_refusal_is_one_entry(
     catalog: Catalog, refused: Callable[[Catalog], object], error: type[HeadraceError], action: str
 ) -> None:
     before = catalog.audit.head().sequence
@@ -290,7 +290,7 @@ def test_a_change_that_cannot_be_logged_does_not_happen(catalog: Catalog, monkey
     assert catalog.get_model("m").paused == ""
 
 
-def test_what_machines_repeat_is_not_in_it(catalog: Catalog) -> None:
+def test_repeated_calls_of_machines_are_not_in_it(catalog: Catalog) -> None:
     plan = replace(next_plan(catalog), configuration={"fired": {"schedule": "30 2 * * * in UTC"}})
     catalog.plan_round(plan)
     assert entries(catalog)[-1]["fired"] == {"schedule": "30 2 * * * in UTC"}
@@ -304,7 +304,7 @@ def test_what_machines_repeat_is_not_in_it(catalog: Catalog) -> None:
     assert catalog.audit.head() == before
 
 
-def test_what_the_registry_decides_by_itself_is_in_it(catalog: Catalog, clock: Clock) -> None:
+def test_decisions_of_the_registry_are_in_it(catalog: Catalog, clock: Clock) -> None:
     catalog.register_model("m", stream="s", files=definition(retention=NEWEST_ONLY), by="test")
     for _ in range(3):
         publish(catalog)

@@ -67,7 +67,7 @@ def test_other_bytes_than_promised_are_removed(blobs: Blobs, tmp_path: Path) -> 
     assert blobs.missing([DIGEST]) == [DIGEST]
 
 
-def test_what_cannot_be_a_file_is_refused(blobs: Blobs) -> None:
+def test_a_wrong_digest_size_or_offset_is_refused(blobs: Blobs) -> None:
     for digest, size_bytes, offset, match in (
         ("../../etc/passwd", 1, 0, "not a SHA-256"),
         (DIGEST.upper(), 1, 0, "not a SHA-256"),
@@ -110,7 +110,7 @@ def test_a_file_whose_bytes_changed_never_arrives_whole(blobs: Blobs, tmp_path: 
         assert len(received) < len(content) - offset
 
 
-def test_while_one_upload_runs_another_of_the_same_file_is_told_to_wait(blobs: Blobs) -> None:
+def test_a_second_upload_of_a_file_under_way_is_refused(blobs: Blobs) -> None:
     refused: list[str] = []
 
     def chunks() -> Iterator[bytes]:
@@ -139,7 +139,7 @@ def test_a_silent_upload_loses_its_turn_to_the_next(tmp_path: Path) -> None:
     assert b"".join(blobs.read(DIGEST)) == CONTENT
 
 
-def test_many_uploads_of_one_file_at_once_make_one_whole_file(tmp_path: Path) -> None:
+def test_many_uploads_of_a_file_at_once_make_a_whole_file(tmp_path: Path) -> None:
     blobs = Blobs(tmp_path, max_file_bytes=10_000, takeover_seconds=0.0)
 
     def upload(number: int) -> int:

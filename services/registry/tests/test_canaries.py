@@ -111,7 +111,7 @@ def test_a_person_and_a_definition_move_a_canary_too_and_a_pin_stops_its_promoti
     assert staged.get_model("w").canary == {}
 
 
-def test_a_canary_that_has_learned_what_is_forgotten_goes_and_the_next_round_starts_before_it(staged: Catalog) -> None:
+def test_a_canary_that_has_learned_forgotten_events_goes_and_the_next_round_starts_before_it(staged: Catalog) -> None:
     learned = staged.get_version("w", 2).ranges
     asked = {"pieces": [[one.partition, one.from_offset, one.to_offset, []] for one in learned]}
     told = staged.forget("w", {**asked, "examples": 10}, by="ada", reason="poisoned")

@@ -74,7 +74,7 @@ def test_a_manifest_names_every_file_with_its_size_and_digest(tmp_path: Path) ->
     assert [entry.path for entry in manifest_of(tmp_path, "saved_model")] == ["saved_model/a", "saved_model/b/c/two"]
 
 
-def test_only_what_is_missing_travels_either_way(client: RegistryClient, tmp_path: Path) -> None:
+def test_only_missing_files_travel_either_way(client: RegistryClient, tmp_path: Path) -> None:
     files = _folder(tmp_path / "from", a=b"1" * 1000, b=b"2" * 10, same=b"2" * 10, empty=b"")
     assert client.upload(tmp_path / "from", files) == 1010
     assert client.upload(tmp_path / "from", files) == 0
@@ -139,7 +139,7 @@ def test_a_file_that_changed_after_its_manifest_is_refused(client: RegistryClien
         client.upload(tmp_path, files)
 
 
-def test_an_upload_begins_anew_when_what_was_left_of_the_last_one_is_not_of_the_file(
+def test_an_upload_begins_anew_after_foreign_bytes(
     keeper: RegistryServer, client: RegistryClient, tmp_path: Path
 ) -> None:
     (file,) = _folder(tmp_path / "from", a=os.urandom(2_000_000))

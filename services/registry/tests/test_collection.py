@@ -96,7 +96,7 @@ def test_asking_for_a_file_keeps_it_for_another_grace_period(catalog: Catalog, t
     assert catalog.collect().removed_files == 0, "its uploader was told a moment ago that it need not send it"
 
 
-def test_an_upload_that_nobody_takes_up_goes_too(catalog: Catalog, clock: Clock) -> None:
+def test_an_abandoned_upload_goes_too(catalog: Catalog, clock: Clock) -> None:
     with pytest.raises(HeadraceError):
         catalog.blobs.receive("0" * 64, 10, 0, [b"half"])
     assert catalog.collect().removed_uploads == 0

@@ -95,7 +95,7 @@ LONG_NAMES = [(0, b"x" * 4096), *((4092, f"{number:04}".encode()) for number in 
         ({"saved_model.pb": saved_model(), INPUTS_PATH: b'{"a": {"features": [1]}}'}, "feature"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_served_is_refused_by_name(catalog: Catalog, files: dict[str, bytes], words: str) -> None:
+def test_a_wrong_saved_model_is_refused_by_name(catalog: Catalog, files: dict[str, bytes], words: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         publish(catalog, files)
     assert words in refused.value.message
@@ -178,7 +178,7 @@ def test_a_graph_that_was_looked_at_is_known_by_its_bytes_tags_and_operations() 
 
 
 @pytest.mark.covers("fmt-signatures")
-def test_what_breaks_no_caller_is_no_change(catalog: Catalog) -> None:
+def test_a_compatible_signature_is_no_change(catalog: Catalog) -> None:
     publish(catalog, {"saved_model.pb": saved_model(inputs={"x": ("DT_FLOAT", (4,))})})
     more = {"saved_model.pb": saved_model(outputs=Y | {"more": Y["y"]}, inputs=X | {"z": X["x"]})}
     x, z = ({"name": name, "dtype": "float32"} for name in "xz")

@@ -61,7 +61,7 @@ def test_bounds_hold_with_and_without_a_parent(value: float, least: float, most:
 
 
 @given(NO_NUMBERS, VALUES)
-def test_what_is_no_number_is_rejected_on_either_side(bad: float | None, good: float) -> None:
+def test_a_metric_without_a_number_is_rejected_on_either_side(bad: float | None, good: float) -> None:
     rule = {"metric": "auc", "max_regression": 1e9}
     assert _judge(rule, bad, good).decision is Decision.REJECT
     if bad is not None:
@@ -179,7 +179,7 @@ def _judge_rules(*rules: Mapping[str, Any], details: Mapping[str, Any] = SLICES,
     return judge(gate, metrics=BOTH, has_parent=True, held_out_count=162, evaluation=details)
 
 
-def test_every_rule_must_hold_and_the_one_that_does_not_is_named() -> None:
+def test_every_rule_must_hold_and_a_broken_rule_is_named() -> None:
     verdict = _judge_rules({"metric": "auc", "max_regression": 0.005}, {"metric": "accuracy", "max_regression": 0.1})
     assert verdict.decision is Decision.REJECT
     assert verdict.reasons == ("accuracy 0.6 is 0.3 worse than the parent's 0.9, 0.1 worse is allowed",)

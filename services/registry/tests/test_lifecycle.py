@@ -162,7 +162,7 @@ def test_a_stream_of_the_name_of_a_deleted_one_lies_under_a_name_of_its_own_in_t
     assert catalog.list_streams() == [widened]
 
 
-def test_a_person_ends_a_round_whoever_holds_it(catalog: Catalog) -> None:
+def test_a_person_ends_a_round_of_any_holder(catalog: Catalog) -> None:
     planned = catalog.plan_round(next_plan(catalog))
     held = lease(catalog)
     failed = catalog.change_round("m", planned.round_id, "fail", by="ada", reason="it hangs")
@@ -189,7 +189,7 @@ def test_a_failure_keeps_its_place_and_survives_the_next_success(catalog: Catalo
     assert (model.consecutive_failures, model.last_failure, model.failure) == (0, "", failure)
 
 
-def test_history_says_who_did_what_and_can_be_filtered(catalog: Catalog, clock: Clock) -> None:
+def test_history_is_filtered_by_author_and_action(catalog: Catalog, clock: Clock) -> None:
     publish(catalog)
     for by in ("ada", "bob"):
         clock.pass_seconds(1.0)
@@ -253,7 +253,7 @@ def test_a_definition_of_more_parameters_than_are_taken_is_refused_with_the_figu
         assert "REGISTRY_MAX_PARAMETERS" in refused.value.message
 
 
-def test_a_layer_that_cannot_be_carried_is_refused_by_the_registry_whoever_asks(catalog: Catalog) -> None:
+def test_a_layer_that_cannot_be_carried_is_refused_by_every_call(catalog: Catalog) -> None:
     catalog.register_model("m", stream="s", files=deep(8), by="ada")
     publish(catalog)
     for dry_run in (True, False):

@@ -69,7 +69,7 @@ def test_a_version_that_was_found_worse_leaves_production_once_and_is_rejected(j
     assert judged.live_evidence("w", 3)["judge"] == shown["judge"], "which later labels of its predictions leave alone"
 
 
-def test_of_several_trainers_the_first_counts_and_the_second_is_told(judged: Catalog) -> None:
+def test_of_several_trainers_the_first_counts_and_the_second_is_refused(judged: Catalog) -> None:
     judged.put_evidence("w", _worse())
     with pytest.raises(Conflict, match="at revision 1, not at 0"):
         judged.put_evidence("w", _worse())

@@ -71,7 +71,7 @@ def test_every_number_on_the_pages_is_a_metric_too(catalog: Catalog) -> None:
         assert re.search(rf"`{metric}` \(", known), metric
 
 
-def test_quality_and_freshness_of_what_is_in_production_are_told_and_ten_models_are_a_small_scrape(
+def test_quality_and_freshness_of_production_are_metrics_and_ten_models_a_small_scrape(
     catalog: Catalog, clock: Clock, tmp_path: Path
 ) -> None:
     slices = [

@@ -121,7 +121,7 @@ def test_an_empty_platform_teaches_the_next_command(browser: httpx.Client, catal
     assert "headrace apply data" in seen(browser.get("/streams")).text
 
 
-def test_what_failed_is_told_with_what_to_do(browser: httpx.Client, catalog: Catalog) -> None:
+def test_a_failure_is_shown_with_its_advice(browser: httpx.Client, catalog: Catalog) -> None:
     held = leased(catalog)
     events = [{"at": "0:12", "event": {"x": "-9.5", "city": HOSTILE}}]
     origin = {"step": 3, "operation": "Log", "layer": "layer root", "place": "net.py, line 7", "events": events}
@@ -203,7 +203,7 @@ def test_a_round_is_shown_from_its_plan_on(browser: httpx.Client, catalog: Catal
     assert planned.round_id in seen(browser.get("/rounds")).text
 
 
-def test_stages_are_told_in_their_order() -> None:
+def test_stages_have_an_order() -> None:
     assert in_order({"upload": 1.0, "train": 2.0, "mine": 3.0}) == [("train", 2.0), ("upload", 1.0), ("other", 3.0)]
 
 
@@ -274,7 +274,7 @@ def test_the_tasks_of_a_cluster_are_listed_with_what_they_do_and_whom_they_wait_
     assert "free" in text
 
 
-def test_what_runs_a_version_is_told_and_when_replicas_changed_over(catalog: Catalog, browser: httpx.Client) -> None:
+def test_the_runner_of_a_version_and_the_change_over_are_shown(catalog: Catalog, browser: httpx.Client) -> None:
     publish(catalog)
     served = Served("m", 1, "AVAILABLE", since=7.0, engine="onnx; late: 3 times as fast", runner="m-1, process 77")
     worked = {"runner_private_bytes": 23e6, "runner_batches_per_second": 2.0, "runner_examples_per_second": 9.0}
@@ -394,7 +394,7 @@ def test_a_version_is_rebuilt_by_a_button_and_its_page_says_what_came_out(
     assert "to be traced already" in seen(browser.get(profile)).text
 
 
-def test_what_was_read_is_what_is_done(browser: httpx.Client, catalog: Catalog) -> None:
+def test_a_form_counts_only_for_the_state_it_showed(browser: httpx.Client, catalog: Catalog) -> None:
     publish(catalog)
     publish(catalog)
     fields = form_of(browser, "/models/m/do/rollback", by="ada")
@@ -662,7 +662,9 @@ def test_the_first_page_is_small_and_its_files_are_kept(browser: httpx.Client, c
         ("/history?color=red", 400, "unknown query parameter color"),
     ],
 )
-def test_what_there_is_not_is_said_on_a_page(browser: httpx.Client, path: str, status: int, words: str) -> None:
+def test_a_missing_model_or_version_has_a_page_that_names_it(
+    browser: httpx.Client, path: str, status: int, words: str
+) -> None:
     answer = browser.get(path)
     assert (answer.status_code, answer.headers["content-type"]) == (status, "text/html; charset=utf-8")
     assert words in answer.text

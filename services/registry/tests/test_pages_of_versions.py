@@ -220,9 +220,7 @@ def test_a_version_without_warm_up_is_tried_with_the_newest_event_or_values_of_i
         warmed_up("serving_default", x=tensor(tfserving_pb2.DT_INT64, (0,))),
     ],
 )
-def test_whatever_a_pushed_version_calls_its_warm_up_its_page_is_there(
-    browser: httpx.Client, catalog: Catalog, warmup: bytes
-) -> None:
+def test_a_broken_warm_up_leaves_the_page_whole(browser: httpx.Client, catalog: Catalog, warmup: bytes) -> None:
     answer = browser.get(f"/models/m/versions/{pushed(catalog, saved_model(), warmup).version}")
     assert answer.status_code == 200
     assert "Made-up values of the right kind" in answer.text
@@ -268,7 +266,7 @@ def everybody(catalog: Catalog, *, version: int = 0) -> None:
         catalog.observed.report(Report(service, service, "", 5.0, serves=served if service == "serving" else ()))
 
 
-def test_whatever_stands_still_is_amber_on_the_overview_and_on_its_model(
+def test_a_stall_is_amber_on_the_overview_and_on_its_model(
     browser: httpx.Client, catalog: Catalog, clock: Clock
 ) -> None:
     def said(words: str) -> None:

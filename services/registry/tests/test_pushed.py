@@ -83,7 +83,7 @@ def test_the_gate_promotes_or_refuses_what_a_trainer_has_measured(catalog: Catal
 
 
 @pytest.mark.covers("fmt-signatures")
-def test_other_signatures_than_productions_are_told(catalog: Catalog) -> None:
+def test_other_signatures_than_productions_are_named(catalog: Catalog) -> None:
     publish(catalog)
     pushed = push(catalog, saved_model(inputs={"image": ("DT_UINT8", (-1, 28, 28))}))
     assert "its signatures are not those of version 1" in pushed.verdict.reasons[1]
@@ -99,14 +99,14 @@ def test_other_signatures_than_productions_are_told(catalog: Catalog) -> None:
         (saved_model(), "saved_model/../x", "not a relative path"),
     ],
 )
-def test_what_cannot_be_a_version_is_refused(catalog: Catalog, content: bytes, path: str, words: str) -> None:
+def test_wrong_files_of_a_version_are_refused(catalog: Catalog, content: bytes, path: str, words: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         push(catalog, content, path=path)
     assert words in refused.value.message
     assert catalog.list_versions("m") == []
 
 
-def test_only_a_known_model_takes_one(catalog: Catalog) -> None:
+def test_only_a_known_model_takes_a_pushed_version(catalog: Catalog) -> None:
     files = [replace(store(catalog, saved_model()), path="saved_model/saved_model.pb")]
     with pytest.raises(NotFound):
         catalog.push_version("nobody", files, origin="", by="ada", reason="")

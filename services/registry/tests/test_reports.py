@@ -90,7 +90,7 @@ def test_a_model_says_when_every_replica_answers_with_production(catalog: Catalo
     assert [served["instance_id"] for served in catalog.observed.served_by("m")[1]] == ["a"]
 
 
-def test_what_no_replica_can_load_goes_back_by_itself_and_is_nobodys_parent(catalog: Catalog, clock: Clock) -> None:
+def test_a_version_that_no_replica_can_load_goes_back_and_is_no_parent(catalog: Catalog, clock: Clock) -> None:
     publish(catalog)
     publish(catalog)
     clock.pass_seconds(10.0)
@@ -104,7 +104,7 @@ def test_what_no_replica_can_load_goes_back_by_itself_and_is_nobodys_parent(cata
     assert publish(catalog).parent_version == 1
 
 
-def test_one_replica_that_serves_it_or_still_tries_keeps_production(catalog: Catalog, clock: Clock) -> None:
+def test_a_replica_that_serves_or_still_tries_keeps_production(catalog: Catalog, clock: Clock) -> None:
     publish(catalog)
     publish(catalog)
     clock.pass_seconds(10.0)

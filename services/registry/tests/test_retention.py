@@ -91,7 +91,7 @@ def test_a_thinned_version_says_so_and_its_files_are_collected(catalog: Catalog,
     assert catalog.observed.account("m")["examples"]["trained"] == 4500, "the account knows them yet"
 
 
-def test_rejected_rounds_do_not_thin_what_a_rollback_leads_to(catalog: Catalog, clock: Clock) -> None:
+def test_rejected_rounds_do_not_thin_the_version_of_a_rollback(catalog: Catalog, clock: Clock) -> None:
     newest_only(catalog)
     for auc in (0.7, 0.7, 0.7, 0.1, 0.1, 0.1):
         publish(catalog, auc=auc)
@@ -100,7 +100,7 @@ def test_rejected_rounds_do_not_thin_what_a_rollback_leads_to(catalog: Catalog, 
     assert catalog.rollback("m", by="ada", reason="3 is bad").aliases["production"] == 2
 
 
-def test_what_is_labelled_or_an_open_round_starts_from_stays(catalog: Catalog, clock: Clock) -> None:
+def test_a_version_with_an_alias_or_an_open_round_stays(catalog: Catalog, clock: Clock) -> None:
     newest_only(catalog)
     for _ in range(5):
         publish(catalog)

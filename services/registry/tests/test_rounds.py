@@ -123,7 +123,7 @@ def test_skipped_records_of_a_partition_without_new_ones_move_its_position(catal
     assert version.end_position == {0: 10, 3: 4}
 
 
-def test_of_many_planners_one_wins_and_the_others_are_told(catalog: Catalog) -> None:
+def test_of_many_planners_a_single_planner_wins(catalog: Catalog) -> None:
     plan = next_plan(catalog)
 
     def race(number: int) -> str:

@@ -80,7 +80,7 @@ def stopped(stop: Stop, catalog: Catalog) -> None:
     wait_until(lambda: not any(one.name == "webhook-ops" for one in threading.enumerate()), "its thread has ended")
 
 
-def test_what_happens_is_told_in_order_signed_and_once(receiver: Receiver, catalog: Catalog, tmp_path: Path) -> None:
+def test_events_arrive_in_order_signed_and_once(receiver: Receiver, catalog: Catalog, tmp_path: Path) -> None:
     publish(catalog)  # before anybody asked
     hook = Webhook("ops", f"http://127.0.0.1:{receiver.server.server_port}/in?x=1", SECRET)
     webhooks, stop = started(hook, catalog, tmp_path)
@@ -134,7 +134,7 @@ def test_a_receiver_that_never_ends_its_answer_is_given_up(catalog: Catalog, tmp
         stopped(stop, catalog)
 
 
-def test_what_nobody_takes_is_given_up_openly_and_the_next_is_told(
+def test_an_event_without_a_receiver_is_given_up_openly_and_the_next_arrives(
     receiver: Receiver, catalog: Catalog, tmp_path: Path
 ) -> None:
     hook = Webhook("ops", f"http://127.0.0.1:{receiver.server.server_port}/", SECRET, ("verdict",), ("m",))

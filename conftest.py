@@ -21,10 +21,10 @@ from testing.warm_python import warm_python, warm_python_path  # noqa: F401  # f
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 _LONGEST = (
-    "test_demo.py", "test_loop.py", "test_tutorial.py", "test_operating.py", "test_rollout.py",
-    "test_every_command.py", "test_attacks.py", "test_observe.py", "test_models.py", "test_teams.py",
-    "test_manager.py", "test_rounds.py", "test_programs.py", "test_modules.py", "test_pages_in_a_browser.py",
-    "test_hosts.py", "test_engine_choice.py", "test_kafka_log.py", "test_model_fn.py", "test_warm_rounds.py",
+    "test_demo.py", "test_loop.py", "test_models.py", "test_operating.py", "test_teams.py", "test_tutorial.py",
+    "test_attacks.py", "test_manager.py", "test_rounds.py", "test_programs.py", "test_modules.py",
+    "test_pages_in_a_browser.py", "test_hosts.py", "test_engine_choice.py", "test_kafka_log.py", "test_model_fn.py",
+    "test_warm_rounds.py",
     "test_backpressure.py", "test_clusters.py", "test_standalone.py", "test_states.py", "test_asynchronous.py",
     "test_bad_redis.py", "test_contract.py", "test_planner.py", "test_platforms.py", "test_postgres.py",
     "test_module_rounds.py", "test_lists_of_lists.py", "test_estimators.py", "test_own_export.py", "test_heads.py",
@@ -41,6 +41,12 @@ _TOGETHER = {
         "services/ingest/tests/test_kafka.py",
         "services/trainer/tests/rounds/test_topic_source.py",
     ),
+    "platform": tuple(
+        f"e2e_tests/test_{file}.py" for file in ("loop", "rollout", "forgetting", "looking", "foreign_pages")
+    ),
+    "another platform": tuple(
+        f"e2e_tests/test_{file}.py" for file in ("operating", "every_command", "observe", "dashboard", "fuzz")
+    ),
     "hdfs_url": ("common/tests/test_storage.py", "services/registry/tests/test_blobs_elsewhere.py"),
     "contract": tuple(f"services/serving/tests/doors/test_contract_{door}.py" for door in ("grpc", "rest")),
     "zygote": tuple(
@@ -50,7 +56,8 @@ _TOGETHER = {
         )
     ),
 }  # fmt: skip
-"""By fixture of a session: the files that use it. One worker has them all, so that there is one server of the kind."""
+"""By fixture of a session: the files that use it. One worker has them all, so that there is one server of the kind; it
+ends behind the last of them. End to end two platforms are shared."""
 
 _TRACED_SECONDS = 1.0
 """Of a core in pytest's own process: what a test that computes nothing there does not take."""

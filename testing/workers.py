@@ -196,11 +196,11 @@ def _work(session: pytest.Session, connection: Connection) -> None:
     plugins.register(_Reporter(session.config, connection), "terminalreporter")
     try:
         while group := connection.recv():
-            for number, following in zip(group, [*group[1:], None], strict=True):
-                item = session.items[number]
-                # Behind the last one of a group, the session's fixtures stay.
-                nextitem: Any = session if following is None else session.items[following]
-                item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
+            items = [session.items[number] for number in group]
+            # Behind a file the session's fixtures stay; behind files that share a server it ends.
+            last: Any = session if len({item.path for item in items}) == 1 else None
+            for number, item, following in zip(group, items, [*items[1:], last], strict=True):
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
                 connection.send(("ended", number))
             connection.send(("free", time.process_time()))
     except KeyboardInterrupt:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 _CONFTEST = """
+import pathlib
 import pytest
 from testing import workers
 
@@ -13,12 +14,13 @@ pytest_addoption = workers.add_options
 @pytest.fixture(scope="session", autouse=True)
 def ended():
     yield
-    print("the session's fixture ends")
+    pathlib.Path("ended").touch()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session):
-    names = sorted({item.path.name for item in session.items})
-    workers.run(session, [[n for n, item in enumerate(session.items) if item.path.name == name] for name in names])
+    names = [item.path.name.split("_")[1] for item in session.items]
+    groups = [[n for n, name in enumerate(names) if name == group] for group in sorted(set(names))]
+    workers.run(session, groups)
     return True
 """
 _ENDS = """
@@ -65,3 +67,11 @@ def test_a_worker_that_has_computed_enough_is_replaced_and_all_of_them_share_a_f
     assert "3 passed" in told, told
     assert len(list(tmp_path.glob("*.pid"))) == 3
     assert len(list(tmp_path.glob("*.filled"))) == 1
+
+
+def test_what_files_share_ends_behind_them_and_what_a_file_has_stays(tmp_path: Path) -> None:
+    for name, has_ended in (("0_alone", False), ("1_first", False), ("1_second", False), ("2_after", True)):
+        text = f"import pathlib\n\ndef test(): assert pathlib.Path('ended').exists() is {has_ended}\n"
+        (tmp_path / f"test_{name}.py").write_text(text)
+    told = _run(tmp_path, "--workers", "1")
+    assert "4 passed" in told, told

@@ -36,9 +36,9 @@ skipped, and fail in CI (conftest.py). Redis comes with `make install`, too, and
 # fmt: off
 _EVERYWHERE = (
     "as", "basename", "bash", "cat", "chmod", "cp", "cut", "date", "dirname", "echo", "env", "expand", "expr", "false",
-    "find", "grep", "gzip", "head", "id", "ld", "ls", "make", "mkdir", "mktemp", "mv", "nproc", "ps", "readlink",
-    "realpath", "rm", "sed", "sh", "sleep", "sort", "tail", "tar", "tee", "test", "touch", "tr", "true", "uname", "wc",
-    "xargs",
+    "find", "grep", "gzip", "head", "id", "ld", "ls", "make", "mkdir", "mktemp", "mount", "mv", "nproc", "ps",
+    "readlink", "realpath", "rm", "sed", "sh", "sleep", "sort", "tail", "tar", "tee", "test", "touch", "tr", "true",
+    "uname", "unshare", "wc", "xargs",
 )
 # fmt: on
 """What a machine with make and a shell has. The compiler's own two are nothing without g++."""

@@ -72,7 +72,7 @@ test: $(INSTALLED)  ## every test that needs no container (FILE=one file, folder
 ifdef FILE
 	$(BIN)/pytest $(FILE) $(if $(filter e2e_tests%,$(FILE)),--mode=$(or $(MODE),local),)
 else
-	$(IN_MEMORY) $(BIN)/pytest $(ROOMS) e2e_tests --mode=local --workers $(or $(JOBS),5)
+	$(IN_MEMORY) $(BIN)/pytest $(ROOMS) e2e_tests --mode=local --workers $(or $(JOBS),4)
 endif
 
 test-units: $(INSTALLED)

@@ -42,7 +42,7 @@ from services.trainer.rounds.measuring import Measured, measure
 from services.trainer.rounds.outside import RoundRegistry
 from services.trainer.rounds.pace import Evaluate, Reached, RoundPace
 from services.trainer.rounds.prepared import PreparedBlock
-from services.trainer.rounds.program import Begun, Program
+from services.trainer.rounds.program import Begun, FirstBuild, Program
 from services.trainer.rounds.progress_reports import ProgressReports
 from services.trainer.rounds.publishing import Trained
 from services.trainer.rounds.resume import Place, Resumed, ResumePoints
@@ -70,6 +70,7 @@ class Surroundings:
         evaluator: scores on the way.
         kept: of rounds before, where the process may take several.
         exporter: writes saved_model/ of a version.
+        first_build: of a module's model in a round that begins from nothing.
     """
 
     registry: RoundRegistry
@@ -79,6 +80,7 @@ class Surroundings:
     evaluator: Evaluator = BY_CHIEF
     kept: Kept | None = None
     exporter: Exporter = Export.write
+    first_build: FirstBuild = program.first_build
 
 
 class RoundWork:
@@ -264,6 +266,7 @@ class RoundWork:
                 assignment=self._assignment,
                 registry=self._registry,
                 team=self._team,
+                first_build=self._around.first_build,
             )
             if kept:
                 kept.keep(self._program, inputs, self._plan)

@@ -33,6 +33,8 @@ OTHER_ROWS = "its parent's variables are others, or their rows mean something el
 Blocks = Callable[[Model], Iterator[Columns]]
 """The columns of the round's trained examples, for a model."""
 Build = Callable[[UserModule | None], Model]
+FirstBuild = Callable[[Build, UserModule, Callable[[], UserModule | None]], Model]
+"""As `first_build`."""
 
 
 @dataclass
@@ -115,6 +117,7 @@ def build(
     assignment: RoundAssignment,
     registry: RoundRegistry,
     team: Team,
+    first_build: FirstBuild,
 ) -> Program:
     """Made anew, from nothing that the process may have kept.
 
@@ -125,8 +128,8 @@ def build(
         DefinitionFailedError: the definition does not give a usable model.
     """
     parent = inputs.parent.built() if inputs.parent else None
-    is_first = inputs.module is not None and not before and team.is_chief and not assignment.rebuild_of
-    model, module = _model(inputs, statistics, assignment, registry, is_first=is_first)
+    is_first = not before and team.is_chief and not assignment.rebuild_of
+    model, module = _model(inputs, statistics, assignment, registry, first_build if is_first else None)
     for bottleneck in filter(None, map(adapters.bottleneck_of, (model, parent))):
         bottleneck.directory = Path(assignment.cache_dir) / assignment.plan.model / _FEATURES
     model.fit(before, lambda: blocks(model))
@@ -164,8 +167,7 @@ def _model(
     statistics: Statistics,
     assignment: RoundAssignment,
     registry: RoundRegistry,
-    *,
-    is_first: bool,
+    first_build: FirstBuild | None,
 ) -> tuple[Model, UserModule | None]:
     """With the module that it is built from."""
     imported = [inputs.module]
@@ -178,7 +180,7 @@ def _model(
         imported.append(fetch_definition(registry, assignment.plan.definition_digest, assignment.code_dir)[1])
         return imported[-1]
 
-    if is_first and inputs.module:
+    if first_build and inputs.module:
         model = first_build(build, inputs.module, import_again)
         return model, imported[-1]
     return build(inputs.module), inputs.module

@@ -22,6 +22,8 @@ from common.schema import Schema
 from protos import example_pb2
 from services.trainer import determinism
 from services.trainer.export.fresh_process import FreshProcess
+from services.trainer.families.port import Model
+from services.trainer.families.user_module import UserModule
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Done, Failed, Message, Progress, Rebuilt, Shrunk, Stopped
 from services.trainer.rounds.evaluating import BY_CHIEF, Evaluator
@@ -29,6 +31,7 @@ from services.trainer.rounds.exporting import Export, Exported
 from services.trainer.rounds.kept import Kept
 from services.trainer.rounds.one_round import Surroundings
 from services.trainer.rounds.process import conduct, rebuild
+from services.trainer.rounds.program import Build
 from services.trainer.tests.support.local_registry import LocalRegistry
 from testing.warm_python import WARM_PYTHON
 
@@ -137,6 +140,10 @@ def fresh_process() -> FreshProcess:
     return fresh
 
 
+def _built_once(build: Build, imported: UserModule, import_again: Callable[[], UserModule | None]) -> Model:
+    return build(imported)
+
+
 def _no_export(export: Export, output: Path) -> Exported:
     return Exported({}, {"exported": False, "tried": False})
 
@@ -146,7 +153,8 @@ class Platform:
     """A registry, a log with one partition, and where rounds work; all in one folder.
 
     Attributes:
-        exports: where not, versions have no saved_model/. To write and try it is two thirds of a small round.
+        exports: where not, versions have no saved_model/, and a module's first model is built once. To write and try an
+            export is two thirds of a small round, the second build a fifth of a module's.
         kept: of one round for the next, where they are to be of one process.
     """
 
@@ -242,7 +250,9 @@ class Platform:
         registry.log = self.log
         if self.exports:
             return Surroundings(registry, self.log, fresh_process(), evaluator=evaluator, kept=kept)
-        return Surroundings(registry, self.log, None, evaluator=evaluator, kept=kept, exporter=_no_export)
+        return Surroundings(
+            registry, self.log, None, evaluator=evaluator, kept=kept, exporter=_no_export, first_build=_built_once
+        )
 
 
 def rebuilt(platform: Platform, lease: Lease, version: int) -> Rebuilt:

@@ -46,7 +46,7 @@ from headrace.commands import (
     triggers,
     upgrade,
 )
-from headrace.commands.session import COMPOSE, KINDS, Session
+from headrace.commands.session import COMPOSE, KINDS, CommandApp, Session
 from headrace.commands.terminal import echo
 
 INTERRUPTED = 130
@@ -134,7 +134,7 @@ def _print_version(is_given: bool) -> None:
         raise typer.Exit
 
 
-app = typer.Typer(
+app = CommandApp(
     cls=Commands,
     name="headrace",
     help="Continuous training and serving of TensorFlow models on a live stream.",
@@ -172,7 +172,7 @@ def options(
     source = context.get_parameter_source("data")
     if platform_kind == COMPOSE and source is not None and source.name == "COMMANDLINE":
         raise InvalidInput("--data is for local platforms; a platform in containers keeps its data in volumes")
-    context.obj = Session(data.absolute(), as_json, platform_kind)
+    context.obj = Session(data.absolute(), as_json, platform_kind, context.call_on_close)
 
 
 _PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {

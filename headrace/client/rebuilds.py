@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.errors import Unavailable
+from headrace.client.bodies import build
 from headrace.client.connection import Door
 
 _POLL_SECONDS = 0.25
@@ -45,7 +46,7 @@ class Rebuild:
 def wait_for(trainer: Door, rebuild_id: str, *, wait_seconds: float, on_wait: OnWait | None = None) -> Rebuild:
     """Raises Unavailable: not ready in time, or failed; the sentence has the reason."""
     path = f"/v1/rebuilds/{rebuild_id}"
-    return _rebuild_of(_done(trainer, path, "rebuild", wait_seconds=wait_seconds, on_wait=on_wait))
+    return build(Rebuild, _done(trainer, path, "rebuild", wait_seconds=wait_seconds, on_wait=on_wait))
 
 
 def measured(trainer: Door, measurement_id: str, *, wait_seconds: float) -> dict[str, Any]:
@@ -75,20 +76,3 @@ def _done(trainer: Door, path: str, job: str, *, wait_seconds: float, on_wait: O
 def _name(answer: dict[str, Any]) -> str:
     """A measurement names no version before it has ended."""
     return f"{answer['model']}@{answer['version']}" if answer["version"] else str(answer["model"])
-
-
-def _rebuild_of(answer: dict[str, Any]) -> Rebuild:
-    return Rebuild(
-        model=str(answer["model"]),
-        version=int(answer["version"]),
-        equal=bool(answer["equal"]),
-        expected_digest=str(answer["expected_digest"]),
-        rebuilt_digest=str(answer["rebuilt_digest"]),
-        events_trained=int(answer["events_trained"]),
-        missing=tuple(answer["missing"]),
-        differences=tuple(answer["differences"]),
-        warnings=tuple(answer["warnings"]),
-        metrics={name: (before, after) for name, (before, after) in answer["metrics"].items()},
-        seconds=float(answer["seconds"]),
-        reproducible=bool(answer.get("reproducible", True)),
-    )

@@ -10,43 +10,38 @@ import typer
 
 from headrace.client.credentials import checked, store
 from headrace.client.platform import Client
-from headrace.commands.session import Session
+from headrace.commands.session import CommandApp, Session
 from headrace.commands.terminal import echo
 from headrace.places import SERVICES
 
-app = typer.Typer(help="Make tokens for the access file.", no_args_is_help=True)
+app = CommandApp(help="Make tokens for the access file.", no_args_is_help=True)
 
 
-def login(context: typer.Context) -> None:
+def login(session: Session) -> None:
     """Keep a token for the platform's doors; it is read from the terminal, or from standard input."""
-    session: Session = context.obj
     text = typer.prompt("Token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
     token = checked(text, "standard input")
-    with session.client(token=token) as client:
-        found = client.whoami()
-        path = store(_doors(client), token)
+    client = session.client(token=token)
+    found = client.whoami()
+    path = store(_doors(client), token)
     session.show(found, lambda: echo(f"{found['name']}: {', '.join(found['roles'])}; kept in {path}"))
 
 
-def logout(context: typer.Context) -> None:
+def logout(session: Session) -> None:
     """Forget the token that `headrace login` has kept for the platform."""
-    session: Session = context.obj
-    with session.client(token="") as client:
-        path = store(_doors(client), "")
+    path = store(_doors(session.client(token="")), "")
     session.show({"forgotten": str(path)}, lambda: echo(f"forgotten in {path}"))
 
 
-def whoami(context: typer.Context) -> None:
+def whoami(session: Session) -> None:
     """Say whose token the platform is shown, and its roles."""
-    session: Session = context.obj
-    with session.client() as client:
-        found: dict[str, Any] = dict(client.whoami())
+    found: dict[str, Any] = dict(session.client().whoami())
     session.show(found, lambda: echo(f"{found['name']}: {', '.join(found['roles'])}"))
 
 
 @app.command("new")
 def token_new(
-    context: typer.Context,
+    session: Session,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The principal's name; the history shows it.")],
     roles: Annotated[list[str], typer.Option("--roles", help="Such as operator or predict:ctr-*; repeatable.")],
 ) -> None:
@@ -55,7 +50,6 @@ def token_new(
     from common.access.principal import check_name, check_roles
     from common.access.tokens import digest_of, new_token
 
-    session: Session = context.obj
     check_name(name)
     check_roles(roles)
     token = new_token()
@@ -66,7 +60,7 @@ def token_new(
 
 
 def certs(
-    context: typer.Context,
+    session: Session,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Of the authority and its certificates.")],
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="None: the four services.")] = None,
     host: Annotated[
@@ -81,7 +75,6 @@ def certs(
     """
     from common.access.authority import LOCAL_HOSTS, days_left, issue_missing
 
-    session: Session = context.obj
     wanted = names or list(SERVICES)
     issued = issue_missing(directory, wanted, hosts=[*LOCAL_HOSTS, socket.gethostname(), *(host or [])], days=days)
     found = {name: {"days_left": days_left(directory / name), "issued": directory / name in issued} for name in wanted}

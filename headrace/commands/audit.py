@@ -10,21 +10,20 @@ from common.counted import counted
 from common.errors import DataLoss, InvalidInput
 from common.registry.audit import FIRST, head_of, verify_chain
 from common.storage import place_of
-from headrace.commands.session import Session
+from headrace.commands.session import CommandApp, Session
 from headrace.commands.terminal import echo
 
-app = typer.Typer(help="Who did what to the registry, and whether the record is whole.", no_args_is_help=True)
+app = CommandApp(help="Who did what to the registry, and whether the record is whole.", no_args_is_help=True)
 File = Annotated[Path, typer.Argument(metavar="FILE", help="JSON lines.")]
 
 
 @app.command()
 def export(
-    context: typer.Context,
+    session: Session,
     file: File,
     after: Annotated[int, typer.Option(min=0, metavar="N", help="Only entries behind this sequence number.")] = 0,
 ) -> None:
     """Write the audit log to a new file, the oldest entry first."""
-    session: Session = context.obj
     last, count = "", 0
     with session.client(timeout_seconds=60.0) as client, place_of(str(file)).writer() as out:
         for line in client.audit_lines(after=after):
@@ -37,11 +36,9 @@ def export(
 
 
 @app.command()
-def head(context: typer.Context) -> None:
+def head(session: Session) -> None:
     """Show number and digest of the newest entry. Kept elsewhere, it shows a log that was cut off or written anew."""
-    session: Session = context.obj
-    with session.client() as client:
-        found = client.audit_head()
+    found = session.client().audit_head()
     session.show(
         {"sequence": found.sequence, "digest": found.digest},
         lambda: echo(f"entry {found.sequence}, digest {found.digest}"),
@@ -50,7 +47,7 @@ def head(context: typer.Context) -> None:
 
 @app.command()
 def verify(
-    context: typer.Context,
+    session: Session,
     file: File,
     digest: Annotated[
         str, typer.Option("--head", metavar="DIGEST", help="Of an entry that the log must have: one kept elsewhere.")
@@ -60,7 +57,6 @@ def verify(
     ] = FIRST,
 ) -> None:
     """Check an exported log; no platform needed. Exit status 8: an entry was changed, removed, inserted or moved."""
-    session: Session = context.obj
     found = verify_chain(_lines(file), after=after)
     if digest and not any(head_of(line).digest == digest for line in _lines(file)):
         raise DataLoss(f"{file} has no entry with digest {digest}: it was cut off or written anew")

@@ -18,7 +18,7 @@ from common.definition.row_labels import labels_of
 from common.errors import DataLoss, InvalidInput, NotFound
 from common.suggestions import did_you_mean
 from headrace.commands.model_files import chosen_version
-from headrace.commands.session import Session, print_table
+from headrace.commands.session import CommandApp, Session, print_table
 from headrace.commands.terminal import echo
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[np.generic]]
 
-app = typer.Typer(help="The weights and state from which the next round starts.", no_args_is_help=True)
+app = CommandApp(help="The weights and state from which the next round starts.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="MODEL[@VERSION]")]
 _TABLES, _INDEX = "checkpoint/tables.data", "checkpoint/index.json"
 _WEIGHTS = re.compile(r"checkpoint/weights(-\d{5}-of-\d{5})?\.npz")
@@ -35,10 +35,9 @@ _MEANING, _STATE = "checkpoint/identity.json", "checkpoint/state.json"
 
 
 @app.command()
-def show(context: typer.Context, name: Name) -> None:
+def show(session: Session, name: Name) -> None:
     """List every tensor: weights, the optimizer's slots, statistics; with type, shape, norm and whether it is trained;
     and the rows of learned vocabularies."""
-    session: Session = context.obj
     stored = _read(session, name, beside=_STATE)
     title, arrays, shards = stored.title, stored.arrays, stored.shards
     found = {path: _facts(array) for path, array in arrays.items()}
@@ -76,7 +75,7 @@ def show(context: typer.Context, name: Name) -> None:
 
 @app.command()
 def export(
-    context: typer.Context,
+    session: Session,
     name: Name,
     to: Annotated[Path, typer.Option("--to", metavar="PREFIX", help="Writes PREFIX.index and PREFIX.data-*.")],
     projector: Annotated[
@@ -93,7 +92,6 @@ def export(
     """
     from headrace.local.inspect import run
 
-    session: Session = context.obj
     if projector and only:
         raise InvalidInput("--projector names one table; leave --only out")
     if projector:
@@ -179,29 +177,29 @@ def _read(session: Session, name: str, *, beside: str = "") -> _Stored:
         import numpy as np
     except ImportError as error:
         raise InvalidInput("checkpoints are numpy's files: pip install 'headrace[client]'") from error
-    with session.client() as client:
-        version = chosen_version(client, name)
-        entries = sorted((file for file in version.files if _WEIGHTS.fullmatch(file.path)), key=lambda file: file.path)
-        title = f"{version.model}@{version.version}"
-        if not entries:
-            raise NotFound(f"{title} has no checkpoint/weights.npz; no round can start from it")
-        arrays: Arrays = {}
-        shards: dict[str, str] = {}
-        for entry in entries:
-            try:
-                with np.load(io.BytesIO(client.file(entry)), allow_pickle=False) as file:
-                    arrays |= {path: file[path] for path in file.files}
-                    shards |= dict.fromkeys(file.files, entry.path.rpartition("/")[2])
-            except (ValueError, OSError, zipfile.BadZipFile) as error:
-                raise DataLoss(f"{entry.path} of {title} cannot be read: {error}") from error
-        by_path = {file.path: file for file in version.files}
-        if _TABLES in by_path:  # services/trainer/learn/weights_files.py
-            held = client.file(by_path[_TABLES])
-            for path, place in json.loads(client.file(by_path[_INDEX]))["tables"].items():
-                count = math.prod(place["shape"])
-                table = np.frombuffer(held, place["dtype"], count, place["offset"])
-                arrays[path], shards[path] = table.reshape(place["shape"]), _TABLES.rpartition("/")[2]
-        found = json.loads(client.file(by_path[beside])) if beside in by_path else {}
+    client = session.client()
+    version = chosen_version(client, name)
+    entries = sorted((file for file in version.files if _WEIGHTS.fullmatch(file.path)), key=lambda file: file.path)
+    title = f"{version.model}@{version.version}"
+    if not entries:
+        raise NotFound(f"{title} has no checkpoint/weights.npz; no round can start from it")
+    arrays: Arrays = {}
+    shards: dict[str, str] = {}
+    for entry in entries:
+        try:
+            with np.load(io.BytesIO(client.file(entry)), allow_pickle=False) as file:
+                arrays |= {path: file[path] for path in file.files}
+                shards |= dict.fromkeys(file.files, entry.path.rpartition("/")[2])
+        except (ValueError, OSError, zipfile.BadZipFile) as error:
+            raise DataLoss(f"{entry.path} of {title} cannot be read: {error}") from error
+    by_path = {file.path: file for file in version.files}
+    if _TABLES in by_path:  # services/trainer/learn/weights_files.py
+        held = client.file(by_path[_TABLES])
+        for path, place in json.loads(client.file(by_path[_INDEX]))["tables"].items():
+            count = math.prod(place["shape"])
+            table = np.frombuffer(held, place["dtype"], count, place["offset"])
+            arrays[path], shards[path] = table.reshape(place["shape"]), _TABLES.rpartition("/")[2]
+    found = json.loads(client.file(by_path[beside])) if beside in by_path else {}
     return _Stored(title, {path: arrays[path] for path in sorted(arrays)}, shards, found)
 
 

@@ -55,7 +55,7 @@ class _Upload:
 
 
 def ingest(
-    context: typer.Context,
+    session: Session,
     file: Annotated[
         str,
         typer.Argument(
@@ -87,18 +87,18 @@ def ingest(
 
     given = _choice("--format", file_format, formats())
     policy: OnInvalid = _choice("--on-invalid", on_invalid, ("reject", "deadletter"))  # type: ignore[assignment]  # as above
-    _upload(context.obj, file, stream, _Upload(resume, state, file_format=given, policy=policy, readers=readers))
+    _upload(session, file, stream, _Upload(resume, state, file_format=given, policy=policy, readers=readers))
 
 
 def labels(
-    context: typer.Context,
+    session: Session,
     stream: Annotated[str, typer.Argument(metavar="STREAM")],
     file: Annotated[str, typer.Argument(metavar="FILE", help="As of `headrace ingest`, with the key and the labels.")],
     resume: Resume = None,
     state: State = None,
 ) -> None:
     """Append labels that come after their events, by the key that the stream's late_labels names."""
-    _upload(context.obj, file, stream, _Upload(resume, state, into="labels"))
+    _upload(session, file, stream, _Upload(resume, state, into="labels"))
 
 
 def _upload(session: Session, file: str, stream: str, upload: _Upload) -> None:
@@ -111,19 +111,19 @@ def _upload(session: Session, file: str, stream: str, upload: _Upload) -> None:
     place = place_of(file)
     UploadState("", "").files(place, upload.file_format)  # A missing file is an error before the platform is asked.
     began = time.monotonic()
-    with session.client(timeout_seconds=_PATIENCE_SECONDS) as client:
-        stream = stream or _stream_named_like(client, place)
-        are_labels = upload.into == "labels"
-        kept = f"{stream}:labels" if are_labels else stream
-        reached = UploadState.read(upload.state, kept, key=upload.resume or secrets.token_hex(8))
-        files = reached.files(place, upload.file_format)
-        schema = _schema_of(client, stream)
-        schema = schema.of_late_labels(stream) if are_labels else schema
-        found = batches_of_all(files, schema, readers=upload.readers, lenient=upload.policy == "deadletter")
-        size = sum(source.place.size() for source in files if source.place.is_file())
-        quiet = session.as_json or not sys.stderr.isatty()
-        with closing(found), _Progress(place.name, size, quiet=quiet) as progress:
-            totals = _append(client, stream, found, reached, upload, progress)
+    client = session.client(timeout_seconds=_PATIENCE_SECONDS)
+    stream = stream or _stream_named_like(client, place)
+    are_labels = upload.into == "labels"
+    kept = f"{stream}:labels" if are_labels else stream
+    reached = UploadState.read(upload.state, kept, key=upload.resume or secrets.token_hex(8))
+    files = reached.files(place, upload.file_format)
+    schema = _schema_of(client, stream)
+    schema = schema.of_late_labels(stream) if are_labels else schema
+    found = batches_of_all(files, schema, readers=upload.readers, lenient=upload.policy == "deadletter")
+    size = sum(source.place.size() for source in files if source.place.is_file())
+    quiet = session.as_json or not sys.stderr.isatty()
+    with closing(found), _Progress(place.name, size, quiet=quiet) as progress:
+        totals = _append(client, stream, found, reached, upload, progress)
     seconds = time.monotonic() - began
     document = {**totals, "files": len(files), "seconds": round(seconds, 3), "resume_key": reached.key}
     session.show(document, lambda: echo(_sentence(totals, seconds, stream, upload.noun)))

@@ -18,7 +18,7 @@ _SUMMARY = "fit.json"
 
 
 def fit(
-    context: typer.Context,
+    session: Session,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml and model.yaml.")],
     data: Annotated[str, typer.Option("--data", help="The events: a path or URL, a folder, a name with *.")],
     to: Annotated[str, typer.Option("--to", metavar="PLACE", help="A new folder, by path or URL, for the export.")],
@@ -42,7 +42,6 @@ def fit(
     from headrace.files.sources import formats
     from headrace.local.check import check_round, work_folder
 
-    session: Session = context.obj
     if file_format is not None and file_format not in formats():
         raise InvalidInput(f"--format takes {', '.join(formats())}, not {file_format!r}")
     source, target = place_of(data), place_of(to)

@@ -13,7 +13,7 @@ from headrace.commands.session import ModelName, Reason, Session, print_line
 
 
 def forget(
-    context: typer.Context,
+    session: Session,
     model: ModelName,
     offsets: Annotated[
         str,
@@ -31,15 +31,13 @@ def forget(
     reason: Reason = "",
 ) -> None:
     """Have a model never learn events again, and make a version without them; it cannot be undone."""
-    session: Session = context.obj
     if bool(offsets) == bool(key):
         raise InvalidInput("forget takes --offsets or --key")
     feature, _, value = key.partition("=")
     if key and not (feature and value):
         raise InvalidInput(f"--key takes FEATURE=VALUE, such as user=u17; got {key!r}")
     ranges = offsets_of("--offsets", offsets) if offsets else ()
-    with session.client() as client:
-        found = client.forget(model, ranges=ranges, feature=feature, value=value, reason=reason, dry_run=dry_run)
+    found = session.client().forget(model, ranges=ranges, feature=feature, value=value, reason=reason, dry_run=dry_run)
 
     def show() -> None:
         for sentence in _sentences(model, found, dry_run=dry_run):

@@ -17,18 +17,18 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A model's; with --str
 IsStream = Annotated[bool, typer.Option("--stream", help="NAME is a stream.")]
 
 
-def pause(context: typer.Context, model: ModelName, reason: Reason = "") -> None:
+def pause(session: Session, model: ModelName, reason: Reason = "") -> None:
     """Plan no rounds of a model until `resume`; a running round goes on to its end."""
-    _decide(context, Client.pause, model, reason, f"{model} is paused; `headrace resume {model}` plans rounds again")
+    _decide(session, Client.pause, model, reason, f"{model} is paused; `headrace resume {model}` plans rounds again")
 
 
-def resume(context: typer.Context, model: ModelName, reason: Reason = "") -> None:
+def resume(session: Session, model: ModelName, reason: Reason = "") -> None:
     """Plan rounds of a model again, at once also after failures."""
-    _decide(context, Client.resume, model, reason, f"rounds of {model} are planned again")
+    _decide(session, Client.resume, model, reason, f"rounds of {model} are planned again")
 
 
 def pin(
-    context: typer.Context,
+    session: Session,
     model: ModelName,
     version: Annotated[
         int, typer.Argument(min=0, help="Refuse where production is another version; 0: do not look.")
@@ -37,45 +37,44 @@ def pin(
 ) -> None:
     """Keep production at its version; versions that pass the gate are held until `unpin`."""
     _decide(
-        context, partial(Client.pin, version=version), model, reason,
+        session, partial(Client.pin, version=version), model, reason,
         lambda after: f"{PRODUCTION} of {model} stays at version {after.pinned_version} until `headrace unpin`",
     )  # fmt: skip
 
 
-def unpin(context: typer.Context, model: ModelName, reason: Reason = "") -> None:
+def unpin(session: Session, model: ModelName, reason: Reason = "") -> None:
     """Promote versions that pass the gate again, from the next version on."""
-    _decide(context, Client.unpin, model, reason, f"the next version of {model} that passes the gate is promoted")
+    _decide(session, Client.unpin, model, reason, f"the next version of {model} that passes the gate is promoted")
 
 
-def archive(context: typer.Context, name: Name, stream: IsStream = False, reason: Reason = "") -> None:
+def archive(session: Session, name: Name, stream: IsStream = False, reason: Reason = "") -> None:
     """Neither train nor serve a model, or take no more events of a stream, until `unarchive`."""
     change = Client.archive_stream if stream else Client.archive_model
     kept = "its events stay in the log" if stream else "its versions stay"
     undo = f"`headrace unarchive {name}{' --stream' if stream else ''}` undoes it"
-    _decide(context, change, name, reason, f"{name} is archived, {kept}; {undo}")
+    _decide(session, change, name, reason, f"{name} is archived, {kept}; {undo}")
 
 
-def unarchive(context: typer.Context, name: Name, stream: IsStream = False, reason: Reason = "") -> None:
+def unarchive(session: Session, name: Name, stream: IsStream = False, reason: Reason = "") -> None:
     """Undo `archive`."""
     change = Client.restore_stream if stream else Client.restore_model
-    _decide(context, change, name, reason, f"{name} is in use again")
+    _decide(session, change, name, reason, f"{name} is in use again")
 
 
 def delete(
-    context: typer.Context,
+    session: Session,
     name: Name,
     stream: IsStream = False,
     reason: Reason = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove an archived model with its versions, or an archived stream; refused while something uses it."""
-    session: Session = context.obj
-    with session.client() as client:
-        remove = client.delete_stream if stream else client.delete_model
-        if not yes:
-            remove(name, reason=reason, dry_run=True)
-            _confirm(f"stream {name}; its events stay in the log" if stream else f"model {name} with all its versions")
-        remove(name, reason=reason)
+    client = session.client()
+    remove = client.delete_stream if stream else client.delete_model
+    if not yes:
+        remove(name, reason=reason, dry_run=True)
+        _confirm(f"stream {name}; its events stay in the log" if stream else f"model {name} with all its versions")
+    remove(name, reason=reason)
     session.show({"deleted": name}, lambda: echo(f"{name} is deleted"))
 
 
@@ -90,14 +89,12 @@ def _confirm(subject: str) -> None:
 
 
 def _decide(
-    context: typer.Context,
+    session: Session,
     change: Callable[..., Model | Stream],
     name: str,
     reason: str,
     sentence: str | Callable[[Any], str],
 ) -> None:
     """Makes the change, and says so; a sentence may need what came of it."""
-    session: Session = context.obj
-    with session.client() as client:
-        after = change(client, name, reason=reason)
+    after = change(session.client(), name, reason=reason)
     session.show(asdict(after), lambda: echo(sentence if isinstance(sentence, str) else sentence(after)))

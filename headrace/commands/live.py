@@ -4,9 +4,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import typer
-
 from common.counted import counted
+from headrace.commands.evaluation_tables import number_of
 from headrace.commands.session import ModelName, Session, age, print_line, print_table
 from headrace.commands.terminal import echo
 
@@ -14,18 +13,16 @@ _DIGITS = 4
 _UNDECIDED = "undecided"
 
 
-def live(context: typer.Context, model: ModelName) -> None:
+def live(session: Session, model: ModelName) -> None:
     """Show the live quality of a model's versions, by their labels, and what the judge of its rollout finds."""
-    session: Session = context.obj
-    with session.client() as client:
-        found = client.live(model)
+    found = session.client().live(model)
     session.show(dict(found), lambda: _print(found))
 
 
 def _print(found: Mapping[str, Any]) -> None:
     rows = [
         [version["version"], track["alias"] or "by number", part["total"]["examples"], name + where,
-         f"{value:.{_DIGITS}g}", _number(part["total"]["metrics"].get(name)),
+         f"{value:.{_DIGITS}g}", number_of(part["total"]["metrics"].get(name)),
          age(time.time() - track["since"], units=1)]
         for version in found["versions"]
         for track in version["tracks"]
@@ -87,7 +84,3 @@ def _of_canary(canary: Mapping[str, Any], version: int) -> str:
         f"{canary['no_worse_e_value']:.3g} for no worse, of {1 / canary['alpha']:g}{guards}: "
         f"{canary['verdict'] or _UNDECIDED}{f'; {outcome}' if outcome else ''}"
     )
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.{_DIGITS}g}"

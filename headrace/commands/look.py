@@ -24,22 +24,21 @@ _SHOWN_LETTER = 160
 
 
 def show(
-    context: typer.Context,
+    session: Session,
     name: Annotated[str, typer.Argument(metavar="MODEL[@VERSION]")],
 ) -> None:
     """Show a model, or a version with its lineage, metrics, verdict and files."""
-    session: Session = context.obj
     name, version = reference(name)
-    with session.client() as client:
-        model = client.model(name)
-        if version:
-            found = client.version(name, version)
-            words = {} if session.as_json else evaluation_tables.class_words(client, found)
-            versions = client.live(name).get("versions", ())
-            live: Mapping[str, Any] = next((entry for entry in versions if entry["version"] == version), {})
-            session.show(asdict(found) | {"live": live}, lambda: _print_version(found, model, words, live))
-            return
-        definition = client.definition(model.definition_digest)
+    client = session.client()
+    model = client.model(name)
+    if version:
+        found = client.version(name, version)
+        words = {} if session.as_json else evaluation_tables.class_words(client, found)
+        versions = client.live(name).get("versions", ())
+        live: Mapping[str, Any] = next((entry for entry in versions if entry["version"] == version), {})
+        session.show(asdict(found) | {"live": live}, lambda: _print_version(found, model, words, live))
+        return
+    definition = client.definition(model.definition_digest)
     text = definition["model.yaml"].decode(errors="replace")
 
     def print_text() -> None:
@@ -51,29 +50,26 @@ def show(
 
 
 def diff(
-    context: typer.Context,
+    session: Session,
     first: Annotated[str, typer.Argument(metavar="MODEL@V1")],
     second: Annotated[str, typer.Argument(metavar="MODEL@V2", help="Or the version alone.")],
 ) -> None:
     """Compare two versions: definition, configuration, metrics, events, environment."""
-    session: Session = context.obj
     model, before = reference(first)
     other_model, after = reference(second if second.rpartition("@")[0] else f"{model}@{second.removeprefix('@')}")
     if not before or not after:
         raise InvalidInput("diff takes two versions, as in: headrace diff flights-late@3 flights-late@4")
     if other_model != model:
         raise InvalidInput(f"diff compares versions of one model, not of {model} and {other_model}")
-    with session.client() as client:
-        found = client.diff(model, before, after)
+    found = session.client().diff(model, before, after)
     session.show(found, lambda: _print_diff(found))
 
 
-def why(context: typer.Context, model: ModelName) -> None:
+def why(session: Session, model: ModelName) -> None:
     """Show why a model does not go on: the last failure, its place and events, and the remedy."""
-    session: Session = context.obj
-    with session.client() as client:
-        found = client.why(model)
-        newest = client.versions(model, limit=1)
+    client = session.client()
+    found = client.why(model)
+    newest = client.versions(model, limit=1)
     refused = [version for version in newest if version.verdict.decision in (Decision.REJECT, Decision.HOLD)]
 
     def print_text() -> None:
@@ -83,20 +79,17 @@ def why(context: typer.Context, model: ModelName) -> None:
     session.show(dict(found) | {"verdict": asdict(refused[0].verdict) if refused else None}, print_text)
 
 
-def account(context: typer.Context, model: ModelName) -> None:
+def account(session: Session, model: ModelName) -> None:
     """Show where every event of a model's stream is: trained, held out, unusable, left out or waiting."""
-    session: Session = context.obj
-    with session.client() as client:
-        found = client.account(model)
+    found = session.client().account(model)
     session.show(found, lambda: _print_account(found))
 
 
-def streams(context: typer.Context) -> None:
+def streams(session: Session) -> None:
     """List the streams: schema, events, which models learn from them."""
-    session: Session = context.obj
-    with session.client() as client:
-        found = client.streams()
-        learners = client.models()
+    client = session.client()
+    found = client.streams()
+    learners = client.models()
     rows: list[dict[str, Any]] = []
     for stream in found:
         schema = Schema.from_json(stream.schema_json)
@@ -121,7 +114,7 @@ def streams(context: typer.Context) -> None:
 
 
 def history(
-    context: typer.Context,
+    session: Session,
     model: Annotated[str, typer.Argument(metavar="[MODEL]", help="Everything without.")] = "",
     stream: Annotated[str, typer.Option(help="Only of this stream.")] = "",
     by: Annotated[str, typer.Option(help="Only by this person.")] = "",
@@ -129,9 +122,7 @@ def history(
     limit: Limit = 50,
 ) -> None:
     """Show the changes and their authors, times and reasons: applied, promoted, rolled back, paused, deleted, ..."""
-    session: Session = context.obj
-    with session.client() as client:
-        found = client.history(model=model, stream=stream, by=by, action=action, limit=limit)
+    found = session.client().history(model=model, stream=stream, by=by, action=action, limit=limit)
     if model and not (found or stream or by or action):
         raise NotFound(f"nothing is on record of a model {model}")  # a deletion would be
 
@@ -151,7 +142,7 @@ def history(
 
 
 def dead_letters(
-    context: typer.Context,
+    session: Session,
     stream: Annotated[str, typer.Argument(metavar="STREAM")],
     limit: Limit = 20,
     replay: Annotated[
@@ -159,13 +150,12 @@ def dead_letters(
     ] = False,
 ) -> None:
     """Show events that were set aside, with their reasons, or try them again."""
-    session: Session = context.obj
-    with session.client(timeout_seconds=120.0) as client:
-        if replay:
-            report = client.replay_dead_letters(stream)
-            session.show(report, lambda: _print_replay(report))
-            return
-        letters = client.dead_letters(stream, limit=limit)
+    client = session.client(timeout_seconds=120.0)
+    if replay:
+        report = client.replay_dead_letters(stream)
+        session.show(report, lambda: _print_replay(report))
+        return
+    letters = client.dead_letters(stream, limit=limit)
 
     def print_text() -> None:
         if not letters:

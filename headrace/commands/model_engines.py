@@ -119,7 +119,7 @@ def _speed(variant: Measured, reference: Measured) -> float:
 
 
 def engines(
-    context: typer.Context,
+    session: Session,
     name: Name,
     rows: Annotated[
         list[int] | None, typer.Option(help="A batch size; may be repeated. Default: 1, 16, 256.", min=1, max=100_000)
@@ -137,7 +137,6 @@ def engines(
     Each runs in its process, on rows of the version's warm-up requests, in turns with the others; its answers
     are compared with TensorFlow's. TensorFlow has to be installed here.
     """
-    session: Session = context.obj
     sizes = sorted(set(rows or ROWS))
     with tempfile.TemporaryDirectory() as folder, ExitStack() as processes:
         files = fetched(session, name, Path(folder))

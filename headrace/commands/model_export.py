@@ -16,7 +16,7 @@ from headrace.commands.terminal import echo
 
 
 def export(
-    context: typer.Context,
+    session: Session,
     name: Annotated[
         str, typer.Argument(metavar="MODEL[@VERSION]", help="A version; without @VERSION that in production.")
     ],
@@ -26,23 +26,20 @@ def export(
 
     Its signature comes with it: `headrace verify DIR/VERSION` needs no platform.
     """
-    session: Session = context.obj
-    with session.client() as client:
-        version = chosen_version(client, name)
-        entries = [file for file in version.files if file.path.startswith(FOLDER)]
-        if not entries:
-            raise NotFound(f"{version.model}@{version.version} has no SavedModel")
-        target, aside = to / str(version.version), to / f".{version.version}.partial"
-        if target.exists():
-            raise Conflict(f"{target} is there already; versions never change")
-        shutil.rmtree(
-            aside, ignore_errors=True
-        )  # Of an export that was cut short; TensorFlow Serving reads numbers only.
-        for entry in entries:
-            client.fetch_file(entry, path_below(aside, entry.path.removeprefix(FOLDER)))
-        if version.signature:
-            (aside / SIGNATURE_FILE).write_text(version.signature)
-        aside.rename(target)
+    client = session.client()
+    version = chosen_version(client, name)
+    entries = [file for file in version.files if file.path.startswith(FOLDER)]
+    if not entries:
+        raise NotFound(f"{version.model}@{version.version} has no SavedModel")
+    target, aside = to / str(version.version), to / f".{version.version}.partial"
+    if target.exists():
+        raise Conflict(f"{target} is there already; versions never change")
+    shutil.rmtree(aside, ignore_errors=True)  # Of an export that was cut short; TensorFlow Serving reads numbers only.
+    for entry in entries:
+        client.fetch_file(entry, path_below(aside, entry.path.removeprefix(FOLDER)))
+    if version.signature:
+        (aside / SIGNATURE_FILE).write_text(version.signature)
+    aside.rename(target)
     document = {"model": version.model, "version": version.version, "to": str(target), "files": len(entries)}
     sentence = f"{version.model}@{version.version} is in {target}: {counted(len(entries), 'file')}"
     session.show(document, lambda: echo(sentence))

@@ -15,7 +15,7 @@ from common.errors import InvalidInput, NotFound
 from common.registry.catalog import PRODUCTION, Version
 from headrace.client.platform import Client
 from headrace.commands.look import reference
-from headrace.commands.session import Session, print_facts, print_line, print_table
+from headrace.commands.session import CommandApp, Session, print_facts, print_line, print_table
 from headrace.commands.terminal import echo
 from headrace.local.variants import latency, machine, source
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from common.saved_model.graph import GraphProto
     from common.saved_model.variables import Variable
 
-app = typer.Typer(help="Look into a version's SavedModel, or take it elsewhere.", no_args_is_help=True)
+app = CommandApp(help="Look into a version's SavedModel, or take it elsewhere.", no_args_is_help=True)
 Name = Annotated[
     str,
     typer.Argument(
@@ -61,7 +61,7 @@ class _Files:
 
 @app.command()
 def show(
-    context: typer.Context,
+    session: Session,
     name: Name,
     tags: Annotated[str, typer.Option(help="Of the graph, where there are several.")] = "serve",
     pbtxt: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the whole SavedModel as text.")] = None,
@@ -70,7 +70,6 @@ def show(
     from common.saved_model.contract import to_mapping
     from common.saved_model.graph import MODEL_FILE, graphs_of, operations_of, read, signatures_of
 
-    session: Session = context.obj
     with tempfile.TemporaryDirectory() as folder:
         files = fetched(session, name, Path(folder), "saved_model.pb", "variables/variables.index")
         graph, variables = files.graph(tags), files.variables()
@@ -122,12 +121,11 @@ def show(
 
 
 @app.command()
-def signatures(context: typer.Context, name: Name) -> None:
+def signatures(session: Session, name: Name) -> None:
     """List the signatures: inputs and outputs with their types and shapes."""
     from common.saved_model.contract import to_mapping
     from common.saved_model.graph import signatures_of
 
-    session: Session = context.obj
     with tempfile.TemporaryDirectory() as folder:
         found = to_mapping(signatures_of(fetched(session, name, Path(folder), "saved_model.pb").graph()))
     session.show(found, lambda: _print_signatures(found))
@@ -135,7 +133,7 @@ def signatures(context: typer.Context, name: Name) -> None:
 
 @app.command()
 def graph(
-    context: typer.Context,
+    session: Session,
     name: Name,
     op: Annotated[str, typer.Option(help="Only nodes of this operation.")] = "",
     events: Annotated[
@@ -143,7 +141,6 @@ def graph(
     ] = None,
 ) -> None:
     """List the nodes of the graph and of its functions; --json lists all of them."""
-    session: Session = context.obj
     if events is not None:
         _write_graph(session, name, events)
         return
@@ -181,13 +178,12 @@ def _write_graph(session: Session, name: str, events: Path) -> None:
 
 
 @app.command()
-def ops(context: typer.Context, name: Name) -> None:
+def ops(session: Session, name: Name) -> None:
     """List the operations of the graph, how often each is used, and those that no replica can run."""
     from common.saved_model.graph import operations_of
     from common.saved_model.layout import OWN_OPERATIONS_FILE
     from common.saved_model.operations import faults_of
 
-    session: Session = context.obj
     with tempfile.TemporaryDirectory() as folder:
         files = fetched(session, name, Path(folder), "saved_model.pb")
         found = files.graph()
@@ -203,7 +199,7 @@ def ops(context: typer.Context, name: Name) -> None:
 
 
 @app.command()
-def cost(context: typer.Context, name: Name) -> None:
+def cost(session: Session, name: Name) -> None:
     """Show the costs of a prediction: parameters by layer, bytes, floating-point operations for a row, and latency.
 
     The operations are counted by TensorFlow's profiler, and calls of 1, 16 and 256 rows measured on this machine, so
@@ -211,7 +207,6 @@ def cost(context: typer.Context, name: Name) -> None:
     """
     from headrace.local.inspect import run
 
-    session: Session = context.obj
     with tempfile.TemporaryDirectory() as folder:
         files = fetched(session, name, Path(folder))
         target = Path(folder) / "flops.json"
@@ -254,11 +249,16 @@ def _latency_in_words(found: Mapping[str, Any]) -> list[str]:
 
 def chosen_version(client: Client, name: str) -> Version:
     """MODEL@VERSION, or MODEL's version in production."""
+    return client.version(*version_number(client, name))
+
+
+def version_number(client: Client, name: str) -> tuple[str, int]:
+    """The model and the number of the same."""
     model, number = reference(name)
     number = number or client.model(model).aliases.get(PRODUCTION, 0)
     if not number:
         raise NotFound(f"model {model} has no version in production yet; name a version, as in {model}@1")
-    return client.version(model, number)
+    return model, number
 
 
 def fetched(session: Session, name: str, folder: Path, *wanted: str) -> _Files:
@@ -269,15 +269,15 @@ def fetched(session: Session, name: str, folder: Path, *wanted: str) -> _Files:
         local = in_binary(Path(name), folder)
         sizes = {path.relative_to(local).as_posix(): path.stat().st_size for path in local.rglob("*") if path.is_file()}
         return _Files(name, local, sizes)
-    with session.client() as client:
-        version = chosen_version(client, name)
-        entries = {file.path.removeprefix(FOLDER): file for file in version.files if file.path.startswith(FOLDER)}
-        for path, entry in entries.items():
-            if not wanted or path in wanted:
-                client.fetch_file(entry, folder / FOLDER / path)
-        for file in version.files:
-            if not wanted and file.path.startswith("checkpoint/weights"):
-                client.fetch_file(file, folder / file.path)
+    client = session.client()
+    version = chosen_version(client, name)
+    entries = {file.path.removeprefix(FOLDER): file for file in version.files if file.path.startswith(FOLDER)}
+    for path, entry in entries.items():
+        if not wanted or path in wanted:
+            client.fetch_file(entry, folder / FOLDER / path)
+    for file in version.files:
+        if not wanted and file.path.startswith("checkpoint/weights"):
+            client.fetch_file(file, folder / file.path)
     sizes = {path: entry.size_bytes for path, entry in entries.items()}
     return _Files(f"{version.model}@{version.version}", folder / FOLDER, sizes)
 

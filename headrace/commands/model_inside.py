@@ -20,7 +20,7 @@ _SHOWN_TENSORS = 60
 
 
 def tap(
-    context: typer.Context,
+    session: Session,
     name: Name,
     tensor: Annotated[str, typer.Option(help="Whose value is wanted; without it the names are listed.")] = "",
     feed: Annotated[
@@ -33,7 +33,6 @@ def tap(
     litert: Format = "",
 ) -> None:
     """Show the value of any tensor inside a version, a SavedModel's folder or a .tflite file, without retraining."""
-    session: Session = context.obj
     question = {"signature": signature, "tensor": tensor, "feeds": _feeds(feed or []), "inputs": _inputs(inputs)}
     with tempfile.TemporaryDirectory() as folder:
         found = inspected("tap", question | {"model": str(_model(session, name, litert, Path(folder)))}, Path(folder))
@@ -50,7 +49,7 @@ def tap(
 
 
 def optimize(
-    context: typer.Context,
+    session: Session,
     name: Name,
     to: Annotated[Path, typer.Option(metavar="DIR", help="Where the graph and its report are written; new.")],
     passes: Annotated[str, typer.Option(help="Of Grappler, in their order.")] = _PASSES,
@@ -59,11 +58,11 @@ def optimize(
 
     It answers the warm-up request within 0.00001 of the version, or is not written.
     """
-    _written(context.obj, name, to, "optimize", {"passes": passes.split(",")})
+    _written(session, name, to, "optimize", {"passes": passes.split(",")})
 
 
 def freeze(
-    context: typer.Context,
+    session: Session,
     name: Name,
     to: Annotated[Path, typer.Option(metavar="DIR", help="Where the graph and its report are written; new.")],
     output: Annotated[
@@ -74,7 +73,7 @@ def freeze(
 
     It answers the warm-up request within 0.000001 of the version, or is not written.
     """
-    _written(context.obj, name, to, "freeze", {"outputs": output or []})
+    _written(session, name, to, "freeze", {"outputs": output or []})
 
 
 def _written(session: Session, name: str, to: Path, action: str, question: Mapping[str, Any]) -> None:
@@ -102,7 +101,7 @@ def _written(session: Session, name: str, to: Path, action: str, question: Mappi
 
 
 def tflite(
-    context: typer.Context,
+    session: Session,
     name: Name,
     target: Annotated[str, typer.Option(help="An accelerator whose operations are compared: nnapi.")] = "",
     strip: Annotated[
@@ -112,7 +111,6 @@ def tflite(
     litert: Format = "tflite",
 ) -> None:
     """List the operations and tensors of a .tflite file or of a version's, and those that an accelerator lacks."""
-    session: Session = context.obj
     with tempfile.TemporaryDirectory() as folder:
         model = _model(session, name, litert, Path(folder))
         question = {"model": str(model), "target": target, "strip": str(strip.absolute()) if strip else ""}
@@ -151,15 +149,15 @@ def _model(session: Session, name: str, litert: str, folder: Path) -> Path:
         return Path(name).absolute()
     if not litert:
         return fetched(session, name, folder).directory.absolute()
-    with session.client() as client:
-        version = chosen_version(client, name)
-        path = f"exports/{litert}/model.tflite"
-        entry = next((file for file in version.files if file.path == path), None)
-        if entry is None:
-            raise NotFound(
-                f"{version.model}@{version.version} has no {path}; `export: {{formats: [{litert}]}}` asks for it"
-            )
-        client.fetch_file(entry, folder / "model.tflite")
+    client = session.client()
+    version = chosen_version(client, name)
+    path = f"exports/{litert}/model.tflite"
+    entry = next((file for file in version.files if file.path == path), None)
+    if entry is None:
+        raise NotFound(
+            f"{version.model}@{version.version} has no {path}; `export: {{formats: [{litert}]}}` asks for it"
+        )
+    client.fetch_file(entry, folder / "model.tflite")
     return folder / "model.tflite"
 
 

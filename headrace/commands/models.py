@@ -38,7 +38,7 @@ RolledBack = Annotated[
 
 
 def apply(
-    context: typer.Context,
+    session: Session,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml, model.yaml or both.")],
     restart: Annotated[
         str | None,
@@ -48,14 +48,12 @@ def apply(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes and store none.")] = False,
 ) -> None:
     """Register a stream and a model definition, both or neither, and show the changes. Again, it changes nothing."""
-    session: Session = context.obj
     layers = [layer.strip() for layer in (restart or "").split(",") if layer.strip()]
     if restart is not None and not layers:
         raise InvalidInput("--restart takes names of layers, such as hidden_1,deep, or all")
-    with session.client() as client:
-        applied = client.apply(
-            directory, restart=layers, allow_signature_change=allow_signature_change, dry_run=dry_run
-        )
+    applied = session.client().apply(
+        directory, restart=layers, allow_signature_change=allow_signature_change, dry_run=dry_run
+    )
     document = asdict(applied) | {"dry_run": dry_run}
     session.show(document, lambda: _print_applied(applied, dry_run=dry_run))
 
@@ -84,7 +82,7 @@ def _print_applied(applied: Applied, *, dry_run: bool) -> None:
 
 
 def train(
-    context: typer.Context,
+    session: Session,
     model: ModelName,
     reason: Reason = "",
     from_offset: Annotated[
@@ -101,18 +99,16 @@ def train(
     allow_signature_change: AllowSignatureChange = False,
 ) -> None:
     """Plan a training round now, without waiting for the triggers."""
-    session: Session = context.obj
     if from_offset and from_scratch:
         raise InvalidInput("train takes --from or --from-scratch, not both")
     start = "scratch" if from_scratch else _position(from_offset) if from_offset else "head"
-    with session.client() as client:
-        planned = client.train(
-            model,
-            reason=reason,
-            start=start,  # type: ignore[arg-type]  # one of the three it takes
-            allow_signature_change=allow_signature_change,
-            wait_seconds=_PLANNING_SECONDS,
-        )
+    planned = session.client().train(
+        model,
+        reason=reason,
+        start=start,  # type: ignore[arg-type]  # one of the three it takes
+        allow_signature_change=allow_signature_change,
+        wait_seconds=_PLANNING_SECONDS,
+    )
     session.show(
         asdict(planned),
         lambda: echo(
@@ -136,12 +132,11 @@ def _position(text: str) -> dict[int, int]:
     return position
 
 
-def list_models(context: typer.Context) -> None:
+def list_models(session: Session) -> None:
     """List the models: the live version, its replicas, and the last failure."""
-    session: Session = context.obj
-    with session.client() as client:
-        models = client.models()
-        serving = client.serving()
+    client = session.client()
+    models = client.models()
+    serving = client.serving()
 
     def table() -> None:
         columns = ("model", "stream", ">live", ">newest", ">rounds", ">replicas", "remarks")
@@ -157,7 +152,7 @@ def list_models(context: typer.Context) -> None:
 
 
 def list_versions(
-    context: typer.Context,
+    session: Session,
     model: ModelName,
     watch: Annotated[
         bool,
@@ -177,7 +172,6 @@ def list_versions(
     ] = "",
 ) -> None:
     """List the versions of a model: their events, metrics and verdicts, and which is live."""
-    session: Session = context.obj
     pieces = offsets_of("--learned", learned) if learned else ()
     if watch and pieces:
         raise InvalidInput("versions takes --watch or --learned, not both")
@@ -186,9 +180,9 @@ def list_versions(
 
         watch_versions(session, model, interval_seconds=interval)
         return
-    with session.client() as client:
-        known = client.model(model)
-        listing = client.listing(model, limit=None if pieces else limit)
+    client = session.client()
+    known = client.model(model)
+    listing = client.listing(model, limit=None if pieces else limit)
     parents = {version.version: version.parent_version for version in listing.versions}
     tainted = _tainted(listing.versions, pieces)
     if pieces:
@@ -257,24 +251,20 @@ def _only(listing: Listing, wanted: set[int], limit: int) -> Listing:
 
 
 def promote(
-    context: typer.Context,
+    session: Session,
     model: ModelName,
     version: Annotated[int, typer.Argument(min=1)],
     alias: Annotated[str, typer.Option(help="The alias to move.")] = PRODUCTION,
     reason: Reason = "",
 ) -> None:
     """Make a version live under an alias."""
-    session: Session = context.obj
-    with session.client() as client:
-        after = client.promote(model, version, alias=alias, reason=reason)
+    after = session.client().promote(model, version, alias=alias, reason=reason)
     session.show(asdict(after), lambda: echo(f"{alias} of {model} is version {after.aliases[alias]}"))
 
 
-def rollback(context: typer.Context, model: ModelName, events: RolledBack = "", reason: Reason = "") -> None:
+def rollback(session: Session, model: ModelName, events: RolledBack = "", reason: Reason = "") -> None:
     """Make the version live again that was in production before."""
-    session: Session = context.obj
-    with session.client() as client:
-        after = client.rollback(model, reason=reason, events=events.replace("-", "_"))
+    after = session.client().rollback(model, reason=reason, events=events.replace("-", "_"))
     behind = after.rolled_back_now()
     words = f"; {rolled_back_words(behind['events'], behind['examples'])}" if behind else ""
     session.show(asdict(after), lambda: echo(f"{PRODUCTION} of {model} is version {after.aliases[PRODUCTION]}{words}"))

@@ -34,7 +34,7 @@ _COLOUR_OF = {"ready": "green", "stopped": "dim", "restarting": "red", "not read
 
 
 def up(
-    context: typer.Context,
+    session: Session,
     replicas: Annotated[int, typer.Option(help="Serving replicas.", min=1, max=MAX_REPLICAS)] = 1,
     trainers: Annotated[
         int, typer.Option(help="Trainers; they compute rounds with shards together.", min=1, max=MAX_TRAINERS)
@@ -55,7 +55,6 @@ def up(
     ] = False,
 ) -> None:
     """Start the platform on this machine; Ctrl-C stops it, unless --detach."""
-    session: Session = context.obj
     launcher = session.launcher()
     with _ending_on_sigterm():
         launcher.up(
@@ -71,18 +70,16 @@ def up(
             _stay(launcher, session)
 
 
-def down(context: typer.Context) -> None:
+def down(session: Session) -> None:
     """Stop the platform in order; nothing that was accepted is lost."""
-    session: Session = context.obj
     began = time.monotonic()
     session.launcher().down()
     seconds = round(time.monotonic() - began, 1)
     session.show({"stopped": True, "seconds": seconds}, lambda: echo(f"stopped in {seconds:g} s"))
 
 
-def status(context: typer.Context) -> None:
+def status(session: Session) -> None:
     """Show the processes, whether each is ready, and the next round of each model. Exit status 1: a fault."""
-    session: Session = context.obj
     state = session.launcher().state()
     memory = state.memory_mb()
     seen = _look(session)
@@ -112,11 +109,10 @@ def status(context: typer.Context) -> None:
 
 
 def ui(
-    context: typer.Context,
+    session: Session,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser.")] = True,
 ) -> None:
     """Open the dashboard, and print its address."""
-    session: Session = context.obj
     url = _dashboard(session.launcher().state())
     opened = open_browser and not session.as_json and _can_show() and webbrowser.open(url)
     session.show({"url": url, "opened": opened}, lambda: echo(url))
@@ -132,13 +128,12 @@ def _can_show() -> bool:
 
 
 def logs(
-    context: typer.Context,
+    session: Session,
     name: Annotated[str | None, typer.Argument(help="The process; without it all.")] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", help="How many of each.", min=0)] = 20,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they grow, until Ctrl-C.")] = False,
 ) -> None:
     """Show the logs; they are kept when the platform is down."""
-    session: Session = context.obj
     if session.kind == COMPOSE:
         from headrace.commands.container_logs import show
 

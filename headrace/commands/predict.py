@@ -31,7 +31,7 @@ _OF_A_REQUEST = frozenset({"inputs", "instances", "context", "signature_name", "
 
 
 def predict(
-    context: typer.Context,
+    session: Session,
     model: ModelName,
     request: Annotated[
         str, typer.Argument(metavar="[JSON]", help="One instance, a list of them, or a whole request; - reads stdin.")
@@ -76,7 +76,6 @@ def predict(
     from headrace.client.tensor_values import read_json
     from headrace.commands.predict_batch import answer_all, is_topic, sentence_of
 
-    session: Session = context.obj
     if file is not None and request != "-":
         raise InvalidInput("predict takes JSON or --file, not both")
     if to and file is None:
@@ -134,13 +133,13 @@ def _check_ways(*, is_async: bool, use_grpc: bool, has_url: bool, here: bool, is
 
 
 def _loaded(session: Session, target: Any, round_id: str) -> Any:
-    with session.client(timeout_seconds=60.0) as client:
-        if round_id:
-            return client.loaded_point(target.model, round_id)
-        number = target.version or client.model(target.model).aliases.get(target.label or PRODUCTION, 0)
-        if target.label and not number:
-            raise NotFound(f"model {target.model} has no alias {target.label}")
-        return client.loaded(target.model, number)
+    client = session.client(timeout_seconds=60.0)
+    if round_id:
+        return client.loaded_point(target.model, round_id)
+    number = target.version or client.model(target.model).aliases.get(target.label or PRODUCTION, 0)
+    if target.label and not number:
+        raise NotFound(f"model {target.model} has no alias {target.label}")
+    return client.loaded(target.model, number)
 
 
 @contextmanager
@@ -152,8 +151,7 @@ def _with_reason(session: Session, target: Any, *, is_ours: bool) -> Iterator[No
         if not is_ours or target.version or target.label:
             raise
         try:
-            with session.client() as client:
-                model = client.model(target.model)
+            model = session.client().model(target.model)
         except Unavailable:
             raise error from None
         if PRODUCTION in model.aliases:
@@ -184,12 +182,12 @@ def _known(session: Session, target: Any) -> Known | None:
     from common.schema import Schema
 
     try:
-        with session.client() as client:
-            model = client.model(target.model)
-            number = target.version or model.aliases.get(target.label or PRODUCTION, 0)
-            version = client.version(model.name, number) if number else None
-            definition = parse_definition(client.definition((version or model).definition_digest))
-            stream = client.stream(model.stream, schema_version=version.schema_version if version else 0)
+        client = session.client()
+        model = client.model(target.model)
+        number = target.version or model.aliases.get(target.label or PRODUCTION, 0)
+        version = client.version(model.name, number) if number else None
+        definition = parse_definition(client.definition((version or model).definition_digest))
+        stream = client.stream(model.stream, schema_version=version.schema_version if version else 0)
     except (NotFound, Unavailable):
         return None  # serving answers, or says what it lacks
     head = definition.heads[0]
@@ -321,9 +319,9 @@ def _client(session: Session, url: str, *, use_grpc: bool, timeout_seconds: floa
         if use_grpc and not url.startswith(("grpc:", "grpcs:")):
             raise InvalidInput(f"--grpc needs a --url grpc://host:port, got {url!r}")
         return PredictionClient(url, timeout_seconds=timeout_seconds)
-    with session.client() as client:
-        http, token = client.addresses.predictions or client.addresses.serving[0], client.token
-        ca_file = client.addresses.ca_file
+    client = session.client()
+    http, token = client.addresses.predictions or client.addresses.serving[0], client.token
+    ca_file = client.addresses.ca_file
     address = _grpc_of(session, http) if use_grpc else http
     return PredictionClient(address, timeout_seconds=timeout_seconds, token=token, ca_file=ca_file)
 

@@ -8,10 +8,10 @@ may be run again: the same rows have the same names.
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -27,10 +27,6 @@ _TOPIC = re.compile(r"kafka://([^/\s]+:\d+(?:,[^/\s]+:\d+)*)/([A-Za-z0-9._-]+)")
 _ROWS_AT_ONCE = 1000
 
 
-class _Sink(Protocol):
-    def write(self, answers: list[dict[str, Any]]) -> None: ...
-
-
 def is_topic(text: str) -> bool:
     return text.startswith("kafka:")
 
@@ -43,9 +39,9 @@ def answer_all(asking: "Asking", source: str, to: str, known: "Known | None") ->
     """
     counts = {"rows": 0, "refused": 0}
     versions: dict[int, None] = {}
-    with _sink(to) as sink:
+    with _sink(to) as write:
         for answers in _answers(asking, source, known):
-            sink.write(answers)
+            write(answers)
             counts["rows"] += len(answers)
             counts["refused"] += sum("error" in answer for answer in answers)
             versions |= dict.fromkeys(answer["version"] for answer in answers if "version" in answer)
@@ -130,36 +126,20 @@ def _records(url: str) -> Iterator[list[tuple[str, bytes]]]:
 
 
 @contextmanager
-def _sink(to: str) -> Iterator[_Sink]:
+def _sink(to: str) -> Iterator[Callable[[list[dict[str, Any]]], object]]:
+    """What writes answers there."""
     if is_topic(to):
         from common.eventlog.kafka_log import KafkaLog
 
         servers, topic = _topic(to)
         with closing(KafkaLog(servers)) as log:
             log.partition_count(topic)
-            yield _TopicSink(log, topic)
+            yield lambda answers: log.append_keyed(
+                topic, [(answer["id"].encode(), orjson.dumps(answer, default=plain)) for answer in answers]
+            )
         return
     with place_of(to).writer() as file:
-        yield _FileSink(file)
-
-
-class _FileSink:
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def write(self, answers: list[dict[str, Any]]) -> None:
-        for answer in answers:
-            self._file.write(orjson.dumps(answer, default=plain) + b"\n")
-
-
-class _TopicSink:
-    def __init__(self, log: Any, topic: str) -> None:
-        self._log, self._topic = log, topic
-
-    def write(self, answers: list[dict[str, Any]]) -> None:
-        self._log.append_keyed(
-            self._topic, [(answer["id"].encode(), orjson.dumps(answer, default=plain)) for answer in answers]
-        )
+        yield lambda answers: file.write(b"".join(orjson.dumps(answer, default=plain) + b"\n" for answer in answers))
 
 
 def _topic(url: str) -> tuple[list[str], str]:

@@ -12,7 +12,7 @@ from headrace.commands.terminal import echo
 
 
 def predictions_log(
-    context: typer.Context,
+    session: Session,
     model: ModelName,
     log: Annotated[
         str,
@@ -25,7 +25,6 @@ def predictions_log(
     """Print logged predictions, one JSON object per line."""
     from headrace.client.prediction_log import read_prediction_log
 
-    session: Session = context.obj
     for logged in islice(read_prediction_log(log or f"segments:{session.data_dir / 'log'}", model), limit):
         echo(json.dumps(asdict(logged), default=_plain))
 

@@ -24,7 +24,7 @@ _LOOKED_AT = 50
 
 
 def profile(
-    context: typer.Context,
+    session: Session,
     name: Annotated[str, typer.Argument(metavar="MODEL[@VERSION]", help="Its newest traced version without a number.")],
     steps: Annotated[
         int, typer.Option(help="Number of steps of the model's next round to trace; then end.", min=0, max=100)
@@ -42,27 +42,24 @@ def profile(
     ] = None,
 ) -> None:
     """Show where a round's time went: operations by time, and whether it waited for events or computed."""
-    session: Session = context.obj
     if view not in _VIEWS or order_by not in _ORDERS:
         raise InvalidInput(f"--view is one of {', '.join(_VIEWS)}, --order-by one of {', '.join(_ORDERS)}")
     model, number = reference(name)
-    with session.client() as client:
-        if steps:
-            if number:
-                raise InvalidInput(f"--steps traces the next round of {model}; leave @{number} out")
-            request = client.profile_next_round(model, first_step=first_step, steps=steps)
-            last = first_step + steps - 1
-            sentence = (
-                f"steps {first_step} to {last} of {model}'s next round are traced; then: headrace profile {model}"
-            )
-            session.show(request, lambda: echo(sentence))
-            return
-        version = _traced(client, model, number)
-        entries = {file.path: file for file in version.files if file.path.startswith(_FOLDER)}
-        table: dict[str, Any] = json.loads(client.file(entries[_TABLE]))
-        if to is not None:
-            for path, entry in entries.items():
-                client.fetch_file(entry, to / path.removeprefix(_FOLDER))
+    client = session.client()
+    if steps:
+        if number:
+            raise InvalidInput(f"--steps traces the next round of {model}; leave @{number} out")
+        request = client.profile_next_round(model, first_step=first_step, steps=steps)
+        last = first_step + steps - 1
+        sentence = f"steps {first_step} to {last} of {model}'s next round are traced; then: headrace profile {model}"
+        session.show(request, lambda: echo(sentence))
+        return
+    version = _traced(client, model, number)
+    entries = {file.path: file for file in version.files if file.path.startswith(_FOLDER)}
+    table: dict[str, Any] = json.loads(client.file(entries[_TABLE]))
+    if to is not None:
+        for path, entry in entries.items():
+            client.fetch_file(entry, to / path.removeprefix(_FOLDER))
     rows = _rows([node for node in table["nodes"] if op in ("", node["op"])], view)
     rows = sorted((row for row in rows if row["micros"] >= min_micros), key=lambda row: _order(row, order_by))
     document = {**table, "version": version.version, "view": view, "rows": rows}

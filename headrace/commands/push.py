@@ -21,7 +21,7 @@ _UPLOAD_SECONDS = 600.0
 
 
 def push(
-    context: typer.Context,
+    session: Session,
     model: ModelName,
     source: Annotated[
         str,
@@ -52,15 +52,13 @@ def push(
     --run the script gets DIR as its argument, in a process where `import tensorflow` is TensorFlow 1's; of new numbered
     folders the last is taken.
     """
-    session: Session = context.obj
-    with session.client() as client:
-        client.model(model)  # before a large folder is loaded in vain
+    session.client().model(model)  # before a large folder is loaded in vain
     place = place_of(str(exported_by(script, Path(source))) if script else source)
     with place.as_local() as local, saved_model_of(local) as directory:
         note = checked(directory)
-        with session.client(timeout_seconds=_UPLOAD_SECONDS) as client:
-            origin = f"{socket.gethostname()}:{place}" if place.is_local else str(place)
-            version = client.push(model, directory, origin=origin, reason=reason, judge=judge, signing_key=key)
+        client = session.client(timeout_seconds=_UPLOAD_SECONDS)
+        origin = f"{socket.gethostname()}:{place}" if place.is_local else str(place)
+        version = client.push(model, directory, origin=origin, reason=reason, judge=judge, signing_key=key)
 
     def print_text() -> None:
         echo(

@@ -11,6 +11,7 @@ from common.errors import HeadraceError, InvalidInput
 from common.registry.round_words import stage_of
 from headrace.client.platform import Client
 from headrace.client.rebuilds import Rebuild
+from headrace.commands.look import reference
 from headrace.commands.session import Session, StatusLine
 from headrace.commands.terminal import echo
 
@@ -19,25 +20,26 @@ NOT_EQUAL = 1
 
 
 def rebuild(
-    context: typer.Context,
+    session: Session,
     name: Annotated[str, typer.Argument(metavar="MODEL@VERSION")],
     wait_seconds: Annotated[
         float, typer.Option("--timeout", min=1, help="How many seconds to wait for the trainer.")
     ] = 3600.0,
 ) -> None:
     """Train a version again from its lineage and compare the weights; changes nothing. Exit status 1: not equal."""
-    session: Session = context.obj
-    model, version = _parsed(name)
+    model, version = reference(name)
+    if not version:
+        raise InvalidInput(f"rebuild takes MODEL@VERSION, such as flights-late@3, got {name!r}")
     line = StatusLine.of(session)
-    with session.client() as client:
+    client = session.client()
 
-        def on_wait(answer: Mapping[str, Any]) -> None:
-            line.show(f"{name} {_far(answer, client)}", part=f"{answer['state']} {answer.get('stage')}")
+    def on_wait(answer: Mapping[str, Any]) -> None:
+        line.show(f"{name} {_far(answer, client)}", part=f"{answer['state']} {answer.get('stage')}")
 
-        try:
-            found = client.rebuild(model, version, wait_seconds=wait_seconds, on_wait=on_wait)
-        finally:
-            line.clear()
+    try:
+        found = client.rebuild(model, version, wait_seconds=wait_seconds, on_wait=on_wait)
+    finally:
+        line.clear()
     session.show(asdict(found), lambda: _print(found))
     if not found.equal:
         raise typer.Exit(NOT_EQUAL)
@@ -66,13 +68,6 @@ def _trainers(client: Client) -> str:
         for trainer in found
     ]
     return f": {'; '.join(busy)}"
-
-
-def _parsed(name: str) -> tuple[str, int]:
-    model, at, version = name.rpartition("@")
-    if not at or not model or not version.isdigit() or int(version) < 1:
-        raise InvalidInput(f"rebuild takes MODEL@VERSION, such as flights-late@3, got {name!r}")
-    return model, int(version)
 
 
 def _print(found: Rebuild) -> None:

@@ -14,14 +14,14 @@ from common.examples.values import shortest
 from common.schema import Schema
 from common.storage import place_of
 from headrace.client.harmless import harmless_json
-from headrace.commands.session import LOCAL, Session
+from headrace.commands.session import LOCAL, CommandApp, Session
 from headrace.commands.terminal import echo
 
 if TYPE_CHECKING:
     from common.registry.catalog import Stream
     from protos.example_pb2 import Feature
 
-app = typer.Typer(help="TFRecord files, and a stream's events as such files.", no_args_is_help=True)
+app = CommandApp(help="TFRecord files, and a stream's events as such files.", no_args_is_help=True)
 _SHARD_BYTES = 100_000_000
 
 
@@ -46,7 +46,7 @@ def cat(
 
 @app.command()
 def archive(
-    context: typer.Context,
+    session: Session,
     stream: Annotated[str, typer.Argument(metavar="STREAM")],
     to: Annotated[
         str, typer.Option("--to", metavar="DIR", help="A folder, by path or URL; the same one again is continued.")
@@ -68,7 +68,6 @@ def archive(
     from common.eventlog.sourced_log import SourcedLog
     from headrace.files.shards import archive as write
 
-    session: Session = context.obj
     if not log and session.kind != LOCAL:
         raise InvalidInput("archive needs --log kafka:HOST:PORT for a platform in containers")
     url = log or f"segments:{session.data_dir / 'log'}"
@@ -91,8 +90,7 @@ def archive(
 def _stream_of(session: Session, stream: str) -> "Stream | None":
     """None where no platform runs that knows the stream's name in the log, and whether its topic is foreign."""
     try:
-        with session.client() as client:
-            return client.stream(stream)
+        return session.client().stream(stream)
     except (NotFound, Unavailable):
         return None
 

@@ -16,7 +16,7 @@ from headrace.commands.terminal import echo
 
 
 def rounds(
-    context: typer.Context,
+    session: Session,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -29,7 +29,6 @@ def rounds(
     reason: Reason = "",
 ) -> None:
     """List the rounds of a model or of all; stop, resume or end a round that is planned or running."""
-    session: Session = context.obj
     words = words or []
     if len(words) in (2, 3) and words[0] in _CHANGES:
         _change_round(session, words[0], words[1], words[2] if len(words) == 3 else "", reason)
@@ -39,8 +38,7 @@ def rounds(
             f"rounds takes MODEL or one of {', '.join(_CHANGES)} with MODEL [ROUND], got {' '.join(words)!r}"
         )
     model = words[0] if words else ""
-    with session.client() as client:
-        found = client.rounds(model, limit=limit)
+    found = session.client().rounds(model, limit=limit)
 
     def table() -> None:
         if not found:
@@ -55,8 +53,8 @@ def rounds(
 
 def _change_round(session: Session, how: str, model: str, round_id: str, reason: str) -> None:
     change, sentence = _CHANGES[how]
-    with session.client() as client:
-        after = change(client, model, round_id or _open_round(client, model), reason=reason)
+    client = session.client()
+    after = change(client, model, round_id or _open_round(client, model), reason=reason)
     session.show(asdict(after), lambda: echo(f"round {after.plan.sequence} of {model} {sentence}"))
 
 

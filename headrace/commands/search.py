@@ -24,7 +24,7 @@ _TRIALS = "trials.json"
 
 
 def search(
-    context: typer.Context,
+    session: Session,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml and model.yaml.")],
     data: Annotated[str, typer.Option("--data", help="The events: a path or URL, a folder, a name with *.")],
     space: Annotated[Path, typer.Option("--space", help="YAML: keys of model.yaml with the values to try.")],
@@ -46,7 +46,6 @@ def search(
     from headrace.local import search as searching
     from headrace.local.check import check_round, work_folder
 
-    session: Session = context.obj
     direction = direction_of(metric)
     if direction is None or sampler not in ("tpe", "random"):
         wrong = f"sampler {sampler!r} is none of tpe, random" if direction else f"metric {metric!r} is not in the table"

@@ -1,6 +1,8 @@
 """What every command is given: where the platform is, and for whom to print."""
 
+import functools
 import getpass
+import inspect
 import json
 import shutil
 import socket
@@ -32,11 +34,16 @@ _WIDEST = 10_000
 
 @dataclass(frozen=True)
 class Session:
-    """`data_dir` is the local platform's; `kind` is one of KINDS."""
+    """Attributes:
+    data_dir: the local platform's.
+    kind: one of KINDS.
+    on_close: takes what is to be called at the command's end.
+    """
 
     data_dir: Path
     as_json: bool
     kind: str = LOCAL
+    on_close: Callable[[Callable[[], None]], object] = lambda close: None
 
     def launcher(self) -> "Launcher | ComposeLauncher":
         """Of the platform that the command is about; nothing is asked yet."""
@@ -49,14 +56,20 @@ class Session:
         return Launcher(self.data_dir)
 
     def client(self, *, timeout_seconds: float = 10.0, token: str | None = None) -> Client:
-        """Args:
+        """It is closed at the command's end.
+
+        Args:
             token: what the services are shown; None: what there is for this platform.
 
         Raises NotFound when no such platform runs.
         """
+        options: dict[str, Any] = {"timeout_seconds": timeout_seconds, "by": user_name(), "token": token}
         if self.kind == COMPOSE:
-            return self.launcher().client(timeout_seconds=timeout_seconds, by=user_name(), token=token)
-        return Client.of_platform(self.data_dir, timeout_seconds=timeout_seconds, by=user_name(), token=token)
+            client = self.launcher().client(**options)
+        else:  # without the launcher's imports
+            client = Client.of_platform(self.data_dir, **options)
+        self.on_close(client.close)
+        return client
 
     def show(self, document: Any, print_for_people: Callable[[], None]) -> None:
         """Prints the document as JSON, or the text for people in its place."""
@@ -65,6 +78,35 @@ class Session:
             sys.stdout.write("\n")
             return
         print_for_people()
+
+
+class CommandApp(typer.Typer):
+    """Its commands take the Session where typer's take their context."""
+
+    def command(self, *given: Any, **named: Any) -> Callable[[Any], Any]:
+        register = super().command(*given, **named)
+
+        def add(function: Any) -> Any:
+            register(_of_context(function))
+            return function
+
+        return add
+
+
+def _of_context(function: Any) -> Any:
+    signature = inspect.signature(function)
+    session, *others = signature.parameters.values()
+    if session.name != "session":
+        return function
+
+    @functools.wraps(function)
+    def run(context: typer.Context, **given: Any) -> None:
+        function(context.obj, **given)
+
+    parameters = [session.replace(name="context", annotation=typer.Context), *others]
+    vars(run)["__signature__"] = signature.replace(parameters=parameters)
+    run.__annotations__ = {"context": typer.Context} | {other.name: other.annotation for other in others}
+    return run
 
 
 @dataclass

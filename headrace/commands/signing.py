@@ -11,41 +11,39 @@ from common.errors import Conflict, DataLoss, InvalidInput
 from common.registry.statements import SIGNATURE_FILE, digests_of
 from headrace.client.platform import Client
 from headrace.commands.model_files import FOLDER, chosen_version
-from headrace.commands.session import Session, print_table
+from headrace.commands.session import CommandApp, Session, print_table
 from headrace.commands.terminal import echo
 from headrace.files.own_files import own_files
 
 if TYPE_CHECKING:
     from common.registry.signing import TrustedKeys
 
-app = typer.Typer(help="Ed25519 keys that sign versions.", no_args_is_help=True)
+app = CommandApp(help="Ed25519 keys that sign versions.", no_args_is_help=True)
 
 
 @app.command()
 def new(
-    context: typer.Context,
+    session: Session,
     path: Annotated[Path, typer.Argument(metavar="FILE", help="The private key; FILE.pub is the public key.")],
 ) -> None:
     """Make a pair of keys: TRAINER_SIGNING_KEY_FILE names the private key, SERVING_TRUSTED_KEYS_FILE public keys."""
     from common.registry.signing import make_keys
 
-    session: Session = context.obj
     document = {"private": str(path), "public": f"{path}.pub", "key_id": make_keys(path)}
     session.show(document, lambda: echo(f"{path} and {path}.pub: key {document['key_id']}"))
 
 
 @app.command()
-def show(context: typer.Context, path: Annotated[Path, typer.Argument(metavar="FILE", help="Public keys.")]) -> None:
+def show(session: Session, path: Annotated[Path, typer.Argument(metavar="FILE", help="Public keys.")]) -> None:
     """List the ids of a file's public keys, as versions and replicas name them."""
     from common.registry.signing import read_trusted
 
-    session: Session = context.obj
     found = list(read_trusted(path))
     session.show({"key_ids": found}, lambda: print_table("", ("key",), [[key] for key in found]))
 
 
 def verify(
-    context: typer.Context,
+    session: Session,
     name: Annotated[
         str, typer.Argument(metavar="MODEL[@VERSION]", help="Or a folder that `headrace model export` wrote.")
     ],
@@ -57,13 +55,11 @@ def verify(
     """
     from common.registry.signing import SHOWN_KEY_ID, read_trusted
 
-    session: Session = context.obj
     trusted, folder = read_trusted(keys), Path(name)
     if folder.is_dir():
         model, version, key_id, count = _verified_folder(folder, trusted)
     else:
-        with session.client() as client:
-            model, version, key_id, count = _verified_version(client, name, trusted)
+        model, version, key_id, count = _verified_version(session.client(), name, trusted)
     document = {"model": model, "version": version, "key_id": key_id, "files": count}
     session.show(
         document,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def init(
-    context: typer.Context,
+    session: Session,
     data: Annotated[
         str,
         typer.Argument(metavar="FILE", help="CSV with a header line, NDJSON, JSON, Parquet or Arrow; a path or URL."),
@@ -40,7 +40,6 @@ def init(
     from headrace.guess.folder import model_yaml, stream_yaml, write_folder
     from headrace.guess.parts import guess
 
-    session: Session = context.obj
     file = place_of(data)
     stream = check_name("stream", stream or column_name(file.stem, 0))
     with file.as_local() as local:
@@ -99,7 +98,7 @@ def _print_guesses(document: Mapping[str, Any], data: str, name: str, guesses: "
 
 
 def check(
-    context: typer.Context,
+    session: Session,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml and model.yaml.")],
     data: Annotated[
         str, typer.Option("--data", help="CSV, NDJSON, Parquet or Arrow, a path or URL: events of the stream.")
@@ -114,7 +113,6 @@ def check(
     from headrace.files.sources import source_of
     from headrace.local.check import check_round, work_folder
 
-    session: Session = context.obj
     with Steps(quiet=session.as_json) as steps:
         steps.begin("read stream.yaml and model.yaml")
         folder = read_folder(directory)
@@ -138,7 +136,7 @@ def check(
 
 
 def features(
-    context: typer.Context,
+    session: Session,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml and model.yaml.")],
     row: Annotated[str, typer.Option("--row", help="One event as JSON; labels may be left out.")],
 ) -> None:
@@ -146,7 +144,6 @@ def features(
     from headrace.files.definition_folder import read_folder
     from headrace.local.check import check_events, show_features, work_folder
 
-    session: Session = context.obj
     folder = read_folder(directory)
     schema, definition = folder.checked()
     if not definition.features:

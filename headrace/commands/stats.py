@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from common.errors import InvalidInput, NotFound
-from common.registry.catalog import PRODUCTION
 from common.suggestions import there_is_no
 from headrace.client.platform import Client
 from headrace.commands.look import reference
+from headrace.commands.model_files import version_number
 from headrace.commands.session import Session, print_table
 from headrace.commands.terminal import echo
 
@@ -20,7 +20,7 @@ _DRIFTS = ("none", "some", "large")
 
 
 def stats(
-    context: typer.Context,
+    session: Session,
     name: Annotated[
         str,
         typer.Argument(
@@ -43,20 +43,19 @@ def stats(
     ] = "",
 ) -> None:
     """Show counts, missing, mean, quantiles and words of each field; with --against, the changes."""
-    session: Session = context.obj
     if fail_at and (fail_at not in _DRIFTS[1:] or not against):
         raise InvalidInput("--fail-at is some or large, and says nothing without --against")
-    with session.client() as client:
-        title, found = _statistics(client, name, last)
-        found = _of_features(title, found) if transformed else found
-        if against:
-            of_log = transformed and against.startswith(_REQUESTS)
-            other_title, other = (
-                (against, _transformed_requests(client, title, against.removeprefix(_REQUESTS), last))
-                if of_log
-                else _statistics(client, against, last, model=reference(name)[0])
-            )
-            other = _of_features(other_title, other) if transformed and not of_log else other
+    client = session.client()
+    title, found = _statistics(client, name, last)
+    found = _of_features(title, found) if transformed else found
+    if against:
+        of_log = transformed and against.startswith(_REQUESTS)
+        other_title, other = (
+            (against, _transformed_requests(client, title, against.removeprefix(_REQUESTS), last))
+            if of_log
+            else _statistics(client, against, last, model=reference(name)[0])
+        )
+        other = _of_features(other_title, other) if transformed and not of_log else other
     if not against:
         session.show({"of": title, **found}, lambda: _print_fields(title, found["fields"]))
         return
@@ -83,10 +82,7 @@ def _statistics(client: Client, name: str, last: int, *, model: str = "") -> tup
         models = [known.name for known in client.models()]
         if name not in models:
             raise NotFound(there_is_no(f"stream or model {name}", name, [*streams, *models]))
-    named, number = reference(name)
-    number = number or client.model(named).aliases.get(PRODUCTION, 0)
-    if not number:
-        raise NotFound(f"model {named} has no version in production yet; name a version, as in {named}@1")
+    named, number = version_number(client, name)
     return f"{named}@{number}", client.version_statistics(named, number)
 
 

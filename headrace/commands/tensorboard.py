@@ -20,7 +20,7 @@ _STOP_SECONDS = 15.0
 
 
 def tensorboard(
-    context: typer.Context,
+    session: Session,
     model: Annotated[str, typer.Argument(metavar="[MODEL]", help="The model; without it all.")] = "",
     port: Annotated[int, typer.Option(help="Where it listens, on this machine alone.", min=1, max=65535)] = 6006,
     logdir: Annotated[
@@ -29,12 +29,11 @@ def tensorboard(
     inspect: Annotated[bool, typer.Option("--inspect", help="Sum up the event files, and end.")] = False,
 ) -> None:
     """Show losses, metrics, histograms and curves in TensorBoard, also while a round trains, until Ctrl-C."""
-    session: Session = context.obj
     if find_spec("tensorboard") is None:
         raise InvalidInput("this needs TensorBoard, which is not installed: pip install 'headrace[trainer]'")
-    with session.client() as client:
-        addresses, known, token = client.addresses, [found.name for found in client.models()], client.token
-        certificate, key, authorities = files_of(addresses.ca_file)
+    client = session.client()
+    addresses, known, token = client.addresses, [found.name for found in client.models()], client.token
+    certificate, key, authorities = files_of(addresses.ca_file)
     if model and model not in known:
         raise NotFound(there_is_no(f"model {model}", model, known))
     with tempfile.TemporaryDirectory(prefix="headrace-tensorboard-") as temporary:

@@ -18,19 +18,17 @@ _SHOWN = ("model", "version", "decision", "round", "accepted", "position", "batc
 
 
 def trace(
-    context: typer.Context,
+    session: Session,
     request: Annotated[
         str,
         typer.Argument(metavar="REQUEST", help="An answer's x-request-id, a trace id, a round's id, or MODEL@VERSION."),
     ],
 ) -> None:
     """Show where a traced request or round went and how long each part took (TRACE_SAMPLE starts tracing)."""
-    session: Session = context.obj
     names = [request]
     if "@" in request:
         model, version = reference(request)
-        with session.client() as client:
-            found = client.version(model, version)
+        found = session.client().version(model, version)
         names = [name for name in (f"{model}@{found.version}", found.round_id) if name]
     state = session.launcher().state()
     doors = [
@@ -38,8 +36,7 @@ def trace(
         for process in state.processes
         if process.http_port and process.name.startswith(SERVICES)
     ]
-    with session.client() as client:
-        spans = _gathered(client, doors, names)
+    spans = _gathered(session.client(), doors, names)
     if not spans:
         raise NotFound(f"no service has a span of {request}: it was not sampled, or newer spans have taken its place")
     linked = sorted({link for span in spans for link in span["links"]})

@@ -11,16 +11,16 @@ import typer
 
 from common.counted import counted
 from common.errors import InvalidInput
-from headrace.commands.session import ModelName, Session, age, print_line, print_table
+from headrace.commands.session import CommandApp, ModelName, Session, age, print_line, print_table
 
-app = typer.Typer(help="When rounds are planned.", no_args_is_help=True)
+app = CommandApp(help="When rounds are planned.", no_args_is_help=True)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SHOWN = 10
 
 
 @app.command()
 def replay(
-    context: typer.Context,
+    session: Session,
     model: ModelName,
     triggers: Annotated[
         Path | None,
@@ -33,10 +33,8 @@ def replay(
     since: Annotated[str, typer.Option(metavar="TIME", help="From this long ago on, such as 36h or 7d.")] = "",
 ) -> None:
     """Run a policy over the log as it was: when it fires, what its versions cost and gain, how old events get."""
-    session: Session = context.obj
     section = _section(triggers, setting or [])
-    with session.client() as client:
-        found = client.replay_triggers(model, triggers=section, since=_since(since))
+    found = session.client().replay_triggers(model, triggers=section, since=_since(since))
 
     def show() -> None:
         _show(model, found)

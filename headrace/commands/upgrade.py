@@ -22,7 +22,7 @@ _NEEDS_GRAPHS = (
 
 
 def upgrade(
-    context: typer.Context,
+    session: Session,
     scripts: Annotated[list[Path], typer.Argument(metavar="SCRIPT...", help="Python files written for TensorFlow 1.")],
     to: Annotated[
         Path, typer.Option("--to", metavar="DIR", help="Where the new files are written, by the same names.")
@@ -32,7 +32,6 @@ def upgrade(
 
     What the converter cannot rewrite (tf.contrib) refuses all of them, and nothing is written. Needs TensorFlow here.
     """
-    session: Session = context.obj
     texts = _texts_of(scripts, to)
     with tempfile.TemporaryDirectory() as folder:
         found = inspected("upgrade", {"scripts": texts}, Path(folder))

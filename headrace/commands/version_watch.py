@@ -59,27 +59,27 @@ class Happening:
 
 def watch_versions(session: Session, model: str, *, interval_seconds: float) -> None:
     """Prints each change from now on, until Ctrl-C."""
-    with session.client() as client:
+    client = session.client()
 
-        def look() -> Look:
-            return look_at(client, model)
+    def look() -> Look:
+        return look_at(client, model)
 
-        first, line = look(), StatusLine.of(session)
-        newest = max(first.versions, default=0)
-        heading = f"watching {model}, newest version {newest or '-'}; asking every {interval_seconds:g} s until Ctrl-C"
-        echo(heading, err=True)
-        line.show(first.progress.sentence, part=first.progress.part)
+    first, line = look(), StatusLine.of(session)
+    newest = max(first.versions, default=0)
+    heading = f"watching {model}, newest version {newest or '-'}; asking every {interval_seconds:g} s until Ctrl-C"
+    echo(heading, err=True)
+    line.show(first.progress.sentence, part=first.progress.part)
 
-        def on_away(reason: str) -> None:
-            line.clear()
-            echo(f"the registry is away, and is asked again ({reason})", err=True)
+    def on_away(reason: str) -> None:
+        line.clear()
+        echo(f"the registry is away, and is asked again ({reason})", err=True)
 
-        looks = follow(first, look, pause=lambda: time.sleep(interval_seconds), on_away=on_away)
-        for happenings, progress in looks:
-            line.clear()
-            for happening in happenings:
-                echo(happening.line(as_json=session.as_json))
-            line.show(progress.sentence, part=progress.part)
+    looks = follow(first, look, pause=lambda: time.sleep(interval_seconds), on_away=on_away)
+    for happenings, progress in looks:
+        line.clear()
+        for happening in happenings:
+            echo(happening.line(as_json=session.as_json))
+        line.show(progress.sentence, part=progress.part)
 
 
 def look_at(client: Client, model: str) -> Look:

@@ -8,7 +8,6 @@ import contextlib
 import os
 import re
 import tempfile
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from headrace.client.credentials import read_token, token_for
 from headrace.client.platform import Client
 from headrace.compose.docker_cli import read_logs, run_compose, run_docker
 from headrace.compose.state import ComposeState, state_of, url_of
-from headrace.local.patience import LIMIT_SECONDS, Patience, lacks
+from headrace.local.patience import LIMIT_SECONDS, Patience, lacks, wait_until_ready
 from headrace.local.ports import check_free, find_free_offset
 from headrace.places import GRPC_PORT_OF, HTTP_PORT_OF, SERVICES, PlatformState, ProcessState
 
@@ -134,23 +133,22 @@ class ComposeLauncher:
         Raises:
             Unavailable: the time is over; says which container lacks what.
         """
+
+        def waiting_of(state: ComposeState, processes: Sequence[ProcessState]) -> list[ProcessState]:
+            waiting = [process for process in processes if process.phase != "stopped" and not _is_ready(process)]
+            behind = [service for service in SERVICES if any(one.name.startswith(service) for one in processes)]
+            if waiting or all(_answers(state.door_of(service)) for service in behind):
+                return waiting
+            return [process for process in state.processes if process.name == "proxy"]
+
+        def fault(state: ComposeState, waiting: Sequence[ProcessState]) -> str:
+            faults = "; ".join(_lack(process, state.ids[process.name]) for process in waiting)
+            return f"{state.place} is not ready, and nothing has changed for {timeout_seconds:g} s: {faults}"
+
         patience = Patience(timeout_seconds, usage=lambda pid: Usage(0.0, wants=False))
-        while True:
-            state = self.state()
-            if on_change is not None:
-                on_change(state)
-            waited_for = [process for process in state.processes if not names or process.name in names]
-            waiting = [process for process in waited_for if process.phase != "stopped" and not _is_ready(process)]
-            behind = [service for service in SERVICES if any(p.name.startswith(service) for p in waited_for)]
-            if not waiting and all(_answers(state.door_of(service)) for service in behind):
-                return state
-            waiting = waiting or [process for process in state.processes if process.name == "proxy"]
-            if patience.is_over(waiting):
-                faults = "; ".join(_lack(process, state.ids[process.name]) for process in waiting)
-                raise Unavailable(
-                    f"{state.place} is not ready, and nothing has changed for {timeout_seconds:g} s: {faults}"
-                )
-            time.sleep(_POLL_SECONDS)
+        return wait_until_ready(
+            self.state, waiting_of, patience, names=names, on_change=on_change, poll_seconds=_POLL_SECONDS, fault=fault
+        )
 
     def state(self) -> ComposeState:
         """What the engine says now.

@@ -119,17 +119,7 @@ def show_features(work_dir: Path, files: Mapping[str, bytes]) -> list[dict[str, 
     Raises:
         InvalidInput: the sentence, or what it printed last.
     """
-    _write_definition(work_dir, files)
-    done = subprocess.run(
-        lean_command("services.trainer.features.show", str(work_dir)),
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise _ended("trainer", done.returncode, done.stderr)
-    answer = json.loads(done.stdout)
-    if "failed" in answer:
-        raise InvalidInput(answer["failed"])
-    return list(answer["features"])
+    return list(_answer_of("services.trainer.features.show", work_dir, files)["features"])
 
 
 def transformed(work_dir: Path, files: Mapping[str, bytes]) -> Mapping[str, Any]:
@@ -144,11 +134,12 @@ def transformed(work_dir: Path, files: Mapping[str, bytes]) -> Mapping[str, Any]
     Raises:
         InvalidInput: the sentence, or what it printed last.
     """
+    return _answer_of("services.trainer.summaries.transformed", work_dir, files)
+
+
+def _answer_of(module: str, work_dir: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
     _write_definition(work_dir, files)
-    done = subprocess.run(
-        lean_command("services.trainer.summaries.transformed", str(work_dir)),
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = subprocess.run(lean_command(module, str(work_dir)), capture_output=True, text=True, check=False)
     if done.returncode:
         raise _ended("trainer", done.returncode, done.stderr)
     answer: dict[str, Any] = json.loads(done.stdout)

@@ -18,7 +18,7 @@ from common.access.authority import LOCAL_HOSTS, issue_missing
 from common.counted import counted
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Unavailable
 from headrace.client.platform import Client
-from headrace.local.patience import LIMIT_SECONDS, Patience, lacks
+from headrace.local.patience import LIMIT_SECONDS, Patience, lacks, wait_until_ready
 from headrace.local.ports import PortsTaken, find_free_offset
 from headrace.places import (
     MAX_REPLICAS,
@@ -135,21 +135,16 @@ class Launcher:
         Raises:
             Unavailable: the time is over; says which process lacks what.
         """
-        patience = Patience(timeout_seconds)
-        while True:
-            state = self.state()
-            if on_change is not None:
-                on_change(state)
-            waited_for = [process for process in state.processes if not names or process.name in names]
-            waiting = [process for process in waited_for if process.phase not in ("ready", "stopped")]
-            if not waiting:
-                return state
-            if patience.is_over(waiting):
-                raise Unavailable(
-                    f"the platform is not ready, and nothing has moved for {timeout_seconds:g} s: "
-                    f"{'; '.join(map(lacks, waiting))} (logs: {self.data_dir}/logs)"
-                )
-            time.sleep(_POLL_SECONDS)
+        return wait_until_ready(
+            self.state,
+            lambda state, processes: [one for one in processes if one.phase not in ("ready", "stopped")],
+            Patience(timeout_seconds),
+            names=names, on_change=on_change, poll_seconds=_POLL_SECONDS,
+            fault=lambda state, waiting: (
+                f"the platform is not ready, and nothing has moved for {timeout_seconds:g} s: "
+                f"{'; '.join(map(lacks, waiting))} (logs: {self.data_dir}/logs)"
+            ),
+        )  # fmt: skip
 
     def state(self) -> PlatformState:
         """Raises NotFound when no platform runs on the directory."""

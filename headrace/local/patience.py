@@ -2,11 +2,14 @@
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
+from common.errors import Unavailable
 from common.process.own_time import LOOK_SECONDS, Usage, usage_of
-from headrace.places import ProcessState
+from headrace.places import PlatformState, ProcessState
 
+State = TypeVar("State", bound=PlatformState)
 LIMIT_SECONDS = 120.0
 _LEAST_SHARE = 0.1
 """Of a core: less is what a process needs that only waits and is asked several times a second whether it is ready."""
@@ -57,6 +60,37 @@ class Patience:
         before = self._cpu.get(process.pid, 0.0)
         self._cpu[process.pid] = found.cpu_seconds
         return found.wants or found.cpu_seconds - before >= _LEAST_SHARE * seconds
+
+
+def wait_until_ready(
+    state_of: Callable[[], State],
+    waiting_of: Callable[[State, Sequence[ProcessState]], Sequence[ProcessState]],
+    patience: Patience,
+    *,
+    names: Collection[str],
+    on_change: Callable[[PlatformState], None] | None,
+    poll_seconds: float,
+    fault: Callable[[State, Sequence[ProcessState]], str],
+) -> State:
+    """The state in which none is waited for of those that should run, or of `names`.
+
+    Args:
+        waiting_of: those of the processes that are not ready yet.
+        fault: a sentence about those that are waited for when the patience is over.
+
+    Raises:
+        Unavailable: with that sentence.
+    """
+    while True:
+        state = state_of()
+        if on_change is not None:
+            on_change(state)
+        waiting = waiting_of(state, [process for process in state.processes if not names or process.name in names])
+        if not waiting:
+            return state
+        if patience.is_over(waiting):
+            raise Unavailable(fault(state, waiting))
+        time.sleep(poll_seconds)
 
 
 def lacks(process: ProcessState) -> str:

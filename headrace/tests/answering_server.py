@@ -12,6 +12,7 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
+from common.errors import InvalidInput
 from headrace.cli import app
 from headrace.client.harmless import harmless
 from headrace.places import Addresses
@@ -105,6 +106,12 @@ class Run:
         result = self("--json", *arguments, answers=answers)
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)
+
+    def refusal(self, *arguments: str, answers: Sequence[Any] = (), status: int = InvalidInput.exit) -> str:
+        """What a command says on standard error that ends with this status."""
+        result = self(*arguments, answers=answers)
+        assert result.exit_code == status, result.output
+        return result.stderr
 
     @property
     def last(self) -> tuple[str, str, Any]:

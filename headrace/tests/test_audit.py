@@ -37,8 +37,7 @@ def test_the_log_is_written_to_a_new_file_and_found_whole(server: Server, run: R
 def test_a_copy_that_was_tampered_with_is_found_out(run: Run, tmp_path: Path) -> None:
     lines, file = log(5), tmp_path / "audit.jsonl"
     file.write_text("\n".join([lines[0], lines[1].replace("ann", "eve"), *lines[2:]]) + "\n")
-    found = run("audit", "verify", str(file))
-    assert (found.exit_code, "line 2 (entry 2) was changed" in found.stderr) == (8, True)
+    assert "line 2 (entry 2) was changed" in run.refusal("audit", "verify", str(file), status=8)
 
 
 def test_a_log_that_was_cut_off_or_written_anew_lacks_the_digest_kept_elsewhere(run: Run, tmp_path: Path) -> None:
@@ -48,8 +47,7 @@ def test_a_log_that_was_cut_off_or_written_anew_lacks_the_digest_kept_elsewhere(
     assert run("audit", "verify", str(file), "--head", kept).exit_code == 0
     file.write_text("\n".join(lines[:4]) + "\n")
     assert run("audit", "verify", str(file)).exit_code == 0
-    cut = run("audit", "verify", str(file), "--head", kept)
-    assert (cut.exit_code, "cut off or written anew" in cut.stderr) == (8, True)
+    assert "cut off or written anew" in run.refusal("audit", "verify", str(file), "--head", kept, status=8)
 
 
 def test_a_part_of_a_log_follows_the_digest_before_it(run: Run, tmp_path: Path) -> None:

@@ -162,12 +162,6 @@ def test_a_data_directory_is_refused_for_containers() -> None:
     assert "--data is for local platforms" in result.output
 
 
-def test_a_platform_of_another_kind_is_refused_by_name() -> None:
-    result = CliRunner().invoke(app, ["--platform", "swarm", "status"])
-    assert result.exit_code == 3
-    assert "there is no platform 'swarm'; this release knows local and compose" in result.output
-
-
 def test_status_and_logs_of_containers(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMPOSE_PROJECT_NAME", "p")
     engine.holds(container("registry", ports={8701: 33}), container("redis", Paused=True))

@@ -5,7 +5,6 @@ import json
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -141,14 +140,13 @@ def predicted_here(url: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
             writer.write(example.SerializeToString())
     session = AtRegistry(folder, as_json=True)
     object.__setattr__(session, "url", url)
-    context: Any = SimpleNamespace(obj=session)
     said = io.StringIO()
     with redirect_stdout(said):
-        predict(context, "m", file=str(shard), version=1, here=True)
+        predict(session, "m", file=str(shard), version=1, here=True)
     refused = []
     for given in ({"file": str(shard), "output": ["z"]}, {"request": '[{"x": 1.0}, {"y": 2.0}]'}):
         with pytest.raises(InvalidInput) as caught:
-            predict(context, "m", **given, version=1, here=True)
+            predict(session, "m", **given, version=1, here=True)
         refused.append(caught.value.message)
     return json.loads(said.getvalue()), refused
 

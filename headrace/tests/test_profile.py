@@ -72,14 +72,12 @@ def test_a_round_is_asked_to_be_traced(server: Server, run: Run) -> None:
 
 def test_tensorboard_of_a_model_that_is_not_there_is_refused(run: Run) -> None:
     known: dict[str, Any] = {"models": []}
-    result = run("tensorboard", "nobody", answers=(known,))
-    assert (result.exit_code, "there is no model nobody" in result.output) == (4, True)
+    assert "there is no model nobody" in run.refusal("tensorboard", "nobody", answers=(known,), status=4)
 
 
 def test_a_push_to_a_model_that_is_not_there_is_refused_before_anything_is_loaded(server: Server, run: Run) -> None:
     server.will_answer(404, {"error": {"kind": "NotFound", "message": "model nobody is not registered"}})
-    result = run("push", "nobody", "/no/such/folder")
-    assert (result.exit_code, "model nobody is not registered" in result.output) == (4, True)
+    assert "model nobody is not registered" in run.refusal("push", "nobody", "/no/such/folder", status=4)
 
 
 @pytest.mark.covers("eco-tfdv")

@@ -71,14 +71,10 @@ def test_a_version_that_is_not_equal_is_exit_status_one(server: Server, run: Run
 
 @each_row("name", ["m", "m@", "@2", "m@0", "m@x"])
 def test_a_name_without_a_version_is_refused(run: Run, name: str) -> None:
-    result = run("rebuild", name)
-    assert result.exit_code == 3
-    assert "MODEL@VERSION" in result.output
+    assert "MODEL@VERSION" in run.refusal("rebuild", name)
 
 
 def test_a_rebuild_that_could_not_be_tried_is_unavailable_with_the_reason(server: Server, run: Run) -> None:
     server.will_answer(202, WAITING)
     server.will_answer(200, DONE | {"state": "failed", "reason": "the trainer was stopped"})
-    result = run("rebuild", "m@2")
-    assert result.exit_code == Unavailable.exit
-    assert "the trainer was stopped" in result.output
+    assert "the trainer was stopped" in run.refusal("rebuild", "m@2", status=Unavailable.exit)

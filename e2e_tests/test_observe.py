@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-import socket
 import subprocess
 import urllib.parse
 import urllib.request
@@ -19,18 +18,12 @@ from e2e_tests.conftest import MakePupil
 from e2e_tests.driver import Platform
 from e2e_tests.kubernetes.chart import manifests
 from e2e_tests.waiting import until
+from testing.processes import free_port
 
 OBSERVE = Path(__file__).parents[1] / "docker" / "observe"
 NOT_SHOWN_HERE = re.compile(r"refused|deadletter|code!=|slice!=|outcome=~|rejected|live_metric|labels_accepted|> 0")
 """Queries for what a platform does not have that is well and whose stream has no late labels (test_rollout.py has)."""
 pytestmark = [pytest.mark.slow, pytest.mark.local_only, pytest.mark.timeout(600, method="signal")]
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import orjson
 
@@ -345,14 +345,7 @@ Entry = (
     | Rebuild
     | Expected
 )
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        Run, Append, Prediction, Fault, EndedEarly, Stall, Recovery, VersionSeen, AliasSeen, AccountSeen,
-        EvidenceSeen, Labelled, CanarySeen, KeyedAnswer, CanaryMove, StageDecided, LogRecord, VersionRecord, AliasMove,
-        Undo, Rebuild, Expected,
-    )
-}  # fmt: skip
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Entry)}
 E_ = TypeVar("E_")
 
 

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -140,22 +140,32 @@ class Sender:
 
     def _try(self, key: str, first: int, body: bytes) -> Outcome:
         headers = {"Content-Type": "application/json", "Idempotency-Key": key}
-        outcome: Outcome = "acknowledged"
-        detail, accepted, duplicate = "", 0, False
-        at = time.time()
-        try:
+        answer: dict[str, Any] = {}
+
+        def send() -> None:
             path = f"/v1/streams/{STREAM}/events"
-            answer = self._door.call("POST", path, body, headers=headers, repeatable=False).json()
-            accepted, duplicate = int(answer["accepted"]), bool(answer["duplicate"])
-        except HeadraceError as error:
-            outcome = "refused" if isinstance(error, _DEFINITE) else "in doubt"
-            detail = f"{type(error).__name__}: {error.message}"[:200]
+            answer.update(self._door.call("POST", path, body, headers=headers, repeatable=False).json())
+
+        at = time.time()
+        outcome, detail = _outcome_of(send)
         until = time.time()
+        accepted, duplicate = int(answer.get("accepted", 0)), bool(answer.get("duplicate"))
         end = first + self._rates.request_events
         self._history.add(Append(at, until, key, first, end, outcome, detail, accepted, duplicate))
         if outcome == "acknowledged":
             self._successes.note("acknowledged", at, until)
         return outcome
+
+
+def _outcome_of(act: Callable[[], object]) -> tuple[Outcome, str]:
+    """And the error in words."""
+    try:
+        act()
+    except HeadraceError as error:
+        return "refused" if isinstance(error, _DEFINITE) else "in doubt", f"{type(error).__name__}: {error.message}"[
+            :200
+        ]
+    return "acknowledged", ""
 
 
 class Operator:
@@ -183,14 +193,8 @@ class Operator:
         self._registry.close()
 
     def _undo(self, reason: str) -> None:
-        outcome: Outcome = "acknowledged"
-        detail = ""
         at = time.time()
-        try:
-            self._client.rollback(MODEL, reason=reason)
-        except HeadraceError as error:
-            outcome = "refused" if isinstance(error, _DEFINITE) else "in doubt"
-            detail = f"{type(error).__name__}: {error.message}"[:200]
+        outcome, detail = _outcome_of(lambda: self._client.rollback(MODEL, reason=reason))
         self._history.add(Undo(at, time.time(), reason, outcome, detail))
 
 
@@ -275,21 +279,8 @@ class Asker:
 
     def _note(self, question: _Question, heard: _Heard, at: float) -> None:
         until = time.time()
-        self._history.add(
-            Prediction(
-                at=at,
-                until=until,
-                id=question.id,
-                door=self.door,
-                deadline_seconds=question.deadline_seconds,
-                asked_version=0,
-                inputs=question.inputs,
-                outcome=heard.outcome,
-                detail=heard.detail[:200],
-                version=heard.version,
-                outputs=heard.outputs,
-            )
-        )
+        place = (at, until, question.id, self.door, question.deadline_seconds, 0, question.inputs)
+        self._history.add(Prediction(*place, heard.outcome, heard.detail[:200], heard.version, heard.outputs))
         if heard.outcome == "answered":
             self._successes.note(f"answered over {self.door}", at, until)
 

@@ -21,6 +21,7 @@ from e2e_tests.fuzz.http_requests import GOOD, mutated
 from e2e_tests.teaching import Pupil
 from headrace import Client, HeadraceError
 from headrace.places import PlatformState
+from testing.processes import is_running
 
 _ANSWER_SECONDS = 20.0
 _WAIT_SECONDS, _AFTER_ANSWER_SECONDS = 0.25, 0.05
@@ -84,7 +85,7 @@ def run(state: PlatformState, *, requests: int, seed: int) -> Report:
     with Client(state.addresses, by="fuzz") as client:
         _check_model(report, client)
     for process_name, pid in before.items():
-        if not _runs(pid):
+        if not is_running(pid):
             report.faults.append(f"{process_name} (process {pid}) has died")
     return report
 
@@ -182,11 +183,3 @@ def _check_alive(report: Report, name: str, port: int) -> None:
             report.faults.append(f"{name} answers {answer.status} at {urlsplit(url).path} afterwards")
     except OSError as error:
         report.faults.append(f"{name} does not answer afterwards: {error}")
-
-
-def _runs(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - one line of a file that may be gone
-            return file.read().rpartition(b")")[2].split()[0] != b"Z"
-    except OSError:
-        return False

@@ -18,9 +18,9 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
-import uvicorn
 import uvloop
 from prometheus_client import REGISTRY
 
@@ -37,8 +37,7 @@ from common.process.web import bind, bounds_of, listeners
 from common.registry.client import RegistryClient
 from common.registry.reporting import Reporter
 from services.serving.doors import grpc_api
-from services.serving.doors.fast_http import protocol_for
-from services.serving.doors.http_api import CORS_HEADERS, create_serving_app
+from services.serving.doors.http_api import create_serving_app, web_config
 from services.serving.doors.large_messages import LargeMessages
 from services.serving.doors.model_doors import add_model_doors
 from services.serving.doors.rest_predict import RestPredict
@@ -150,25 +149,18 @@ async def _serve(start: Start, sock: socket.socket | None, tracing: Tracing) -> 
     journal = Journal(counts, request_log, latency, tracing, shadow)
     large = LargeMessages(front.limits)
     predict = RestPredict(front, journal, large, timeout_seconds=settings.rest_timeout_seconds)
-    bounds = (
-        bounds_of(
-            sock,
-            service="serving",
-            allowed_hosts=settings.allowed_hosts,
-            max_bodies_bytes=_BODIES * settings.max_body_bytes,
-            of_principal=settings.max_connections_per_principal,
-            any_origin=settings.enable_cors,
-        )
-        if sock is not None
-        else None
-    )
+    bounds = None if sock is None else bounds_of(
+        sock, service="serving", allowed_hosts=settings.allowed_hosts,
+        max_bodies_bytes=_BODIES * settings.max_body_bytes, of_principal=settings.max_connections_per_principal,
+        any_origin=settings.enable_cors,
+    )  # fmt: skip
     web_server = _web_server(start, front, predict, asynchronous, health, latency, bounds, tracing)
     update = LoadTrace(tracing, front.update) if tracing.is_on else front.update
     manager = ManagerProcess(on_state=following(update, request_log, settings), health=health)
     front.cold.request_loads = manager.request_loads
     await manager.start()
     grpc_server, grpc_port = await _start_grpc(start, front, journal, large, manager, health)
-    web = loop.create_task(web_server.serve(listeners(sock)) if sock is not None else _no_rest(stop))
+    web: asyncio.Task[Any] = loop.create_task(web_server.serve(listeners(sock)) if sock is not None else stop.wait())
     others = [loop.create_task(front.queue_clients.run()), loop.create_task(manager.run())]
     logger.info("serving", extra={"http_port": sock.getsockname()[1] if sock else None, "grpc_port": grpc_port})
     stop_reports = _start_reports(start, front, counts, sock)
@@ -258,29 +250,19 @@ async def _start_grpc(
         lambda server: grpc_api.add_services(
             server, front, journal, large, reload=manager.reload if settings.is_standalone() else None
         ),
-        service_names=grpc_api.SERVICE_NAMES,
-        service_health=health,
-        tls=start.tls,
-        socket_path=settings.grpc_socket_path,
-        options=grpc_options(settings),
-        max_messages_bytes=_BODIES * settings.max_body_bytes,
-        guard=start.guard,
-        shares_of=settings.shares_of_calls,
-    )
+        service_names=grpc_api.SERVICE_NAMES, service_health=health, tls=start.tls, guard=start.guard,
+        socket_path=settings.grpc_socket_path, options=grpc_options(settings),
+        max_messages_bytes=_BODIES * settings.max_body_bytes, shares_of=settings.shares_of_calls,
+    )  # fmt: skip
 
 
-async def _end(web: asyncio.Task[None], others: list[asyncio.Task[None]]) -> None:
+async def _end(web: asyncio.Task[Any], others: list[asyncio.Task[None]]) -> None:
     """Ends the tasks beside the web server; raises the first failure."""
     for task in others:
         task.cancel()
     for result in await asyncio.gather(web, *others, return_exceptions=True):
         if isinstance(result, Exception):
             raise result
-
-
-async def _no_rest(stop: asyncio.Event) -> None:
-    """Stands in for the web server where there is none."""
-    await stop.wait()
 
 
 def _web_server(
@@ -294,40 +276,20 @@ def _web_server(
     tracing: Tracing,
 ) -> _WebServer:
     settings = start.settings
-    app = create_serving_app(
-        front,
-        predict,
-        asynchronous,
-        health,
-        max_body_bytes=settings.max_body_bytes,
-        enable_cors=settings.enable_cors,
-        tracing=tracing,
-        guard=start.guard,
-    )
+    options: dict[str, Any] = {
+        "max_body_bytes": settings.max_body_bytes, "enable_cors": settings.enable_cors, "guard": start.guard,
+    }  # fmt: skip
+    app = create_serving_app(front, predict, asynchronous, health, tracing=tracing, **options)
     add_model_doors(app, front)
     add_metrics_route(app, start.metrics_path, latency)
-    config = uvicorn.Config(
-        app,
-        http=protocol_for(
-            predict,
-            max_body_bytes=settings.max_body_bytes,
-            bounds=bounds,
-            extra_headers=CORS_HEADERS if settings.enable_cors else None,
-            access=start.guard.access,
-        ),
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=math.ceil(settings.drain_seconds + _LAST_ANSWERS_SECONDS),
-    )
+    config = web_config(
+        app, predict, bounds=bounds, keep_alive_seconds=_KEEP_ALIVE_SECONDS,
+        graceful_seconds=math.ceil(settings.drain_seconds + _LAST_ANSWERS_SECONDS), **options,
+    )  # fmt: skip
     return _WebServer(config, start.tls if settings.rest_tls else None)
 
 
-async def _drain(front: Front, doors: list[asyncio.Task[None]], drain_seconds: float) -> None:
+async def _drain(front: Front, doors: list[asyncio.Task[Any]], drain_seconds: float) -> None:
     """Lets the doors, which take nothing new, finish their requests; in the end the rest is answered with 503."""
     await asyncio.wait(doors, timeout=drain_seconds)
     if left := front.give_up():

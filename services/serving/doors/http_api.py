@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import orjson
+import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from starlette.requests import ClientDisconnect
@@ -21,10 +22,11 @@ from common.access.guard import NO_GUARD, Guard, called, require
 from common.errors import InvalidInput
 from common.process.gzip_bodies import inflate
 from common.process.health import Health
+from common.process.http_door import HttpBounds
 from common.process.tracing import OFF, TRACEPARENT, Tracing
 from common.process.web import create_app
 from services.serving.doors.async_api import AsyncDoor, json_response
-from services.serving.doors.fast_http import TIMEOUT_DIGITS, TIMEOUT_HEADER, URL_KEY
+from services.serving.doors.fast_http import TIMEOUT_DIGITS, TIMEOUT_HEADER, URL_KEY, protocol_for
 from services.serving.doors.rest_predict import (
     RestPredict,
     error_body,
@@ -74,7 +76,12 @@ class _Door:
         self._max_body_bytes = max_body_bytes
         self._headers = {**CORS_HEADERS, **more_headers} if enable_cors else {}
 
-    async def __call__(self, request: Request) -> Response:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As an ASGI app, which Starlette calls for every method."""
+        response = await self.answer(Request(scope, receive))
+        await response(scope, receive, send)
+
+    async def answer(self, request: Request) -> Response:
         tag = _tag_of(request) or self._predict.tags.new()
         try:
             response = await self._answer(request, _url_of(request.scope), tag)
@@ -201,17 +208,6 @@ def _timeout_of(request: Request) -> float | None:
     return int(value) / 1000
 
 
-class _AnyMethod:
-    """The door as an ASGI app, which Starlette calls for every method."""
-
-    def __init__(self, door: _Door) -> None:
-        self._door = door
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._door(Request(scope, receive))
-        await response(scope, receive, send)
-
-
 def _routes() -> Iterator[tuple[str, str, str]]:
     """(path, method, summary) of the door's routes, for the API's description."""
     for target in _TARGETS:
@@ -252,24 +248,39 @@ def create_serving_app(
         """The replica, its versions with state, runner, memory and load time, and the depth of each queue."""
         return await replica_json(front) | {"async_predictions": await asynchronous.status()}
 
-    async def tensorflow_serving(request: Request) -> Response:
-        return await door(request)
-
     for path, method, summary in ROUTES:
         parameters = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name in re.findall(r"{(\w+)}", path)
         ]
         app.add_api_route(
-            path,
-            tensorflow_serving,
-            methods=[method],
-            summary=summary,
+            path, door.answer, methods=[method], summary=summary, response_class=Response,
             tags=["TensorFlow Serving" if "predict" not in path or path.endswith(":predict") else "asynchronous"],
             openapi_extra={"parameters": parameters},
-            response_class=Response,
-        )
+        )  # fmt: skip
     app.router.redirect_slashes = False
     for root in ("v1", "V1"):
-        app.router.routes.append(Route(f"/{root}/{{rest:path}}", _AnyMethod(door), include_in_schema=False))
+        app.router.routes.append(Route(f"/{root}/{{rest:path}}", door, include_in_schema=False))
     return app
+
+
+def web_config(
+    app: FastAPI,
+    predict: RestPredict,
+    *,
+    max_body_bytes: int,
+    enable_cors: bool,
+    guard: Guard,
+    keep_alive_seconds: int,
+    graceful_seconds: int,
+    bounds: HttpBounds | None = None,
+) -> uvicorn.Config:
+    """Of the server of create_serving_app: predictions go their short way (fast_http.py)."""
+    protocol = protocol_for(
+        predict, max_body_bytes=max_body_bytes, bounds=bounds, extra_headers=CORS_HEADERS if enable_cors else None,
+        access=guard.access,
+    )  # fmt: skip
+    return uvicorn.Config(
+        app, http=protocol, ws="none", lifespan="off", log_config=None, log_level="warning", access_log=False,
+        server_header=False, timeout_keep_alive=keep_alive_seconds, timeout_graceful_shutdown=graceful_seconds,
+    )  # fmt: skip

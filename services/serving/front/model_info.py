@@ -150,22 +150,14 @@ def _work_json(work: Mapping[str, Any]) -> dict[str, Any]:
 
 def version_json(version: VersionState) -> dict[str, Any]:
     """A version, as the replica's own pages show it."""
-    return {
-        "model": version.model,
-        "version": version.version,
+    same = ("model", "version", "is_cold", "runner_models", "engine", "fetch_seconds", "load_seconds", "loaded",
+            "private_bytes", "available_at")  # fmt: skip
+    return {name: getattr(version, name) for name in same} | {
         "state": version.state.value,
-        "is_cold": version.is_cold,
         "aliases": list(version.aliases) if version.state is ServingState.AVAILABLE else [],
         "signatures": sorted(version.signatures),
         "error": version.error_message,
         "runner": version.runner_id,
-        "runner_models": version.runner_models,
-        "engine": version.engine,
         "engine_reasons": dict(version.engine_reasons),
-        "fetch_seconds": version.fetch_seconds,
-        "load_seconds": version.load_seconds,
-        "loaded": version.loaded,
-        "private_bytes": version.private_bytes,
-        "available_at": version.available_at,
         "work": _work_json(version.work),
     }

@@ -1,4 +1,4 @@
-"""What /metrics and /headrace/status say about queues, refusals and the work of runners."""
+"""What /metrics and /headrace/status say about queues, refusals, the work of runners, and latency by API."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from services.serving.front.front_metrics import FrontMetrics
 from services.serving.front.model_info import version_json
-from services.serving.front.request_counts import ContextCounts, RequestCounts
+from services.serving.front.request_counts import CLASSIFY, PREDICT, ApiLatency, ContextCounts, RequestCounts
 from services.serving.options.model_options import BatchingOptions
 from services.serving.queue.admission import Admission, QueueLoad
 from services.serving.queue.client import Queue
@@ -138,3 +138,32 @@ def test_metrics_count_requests_by_model_and_code() -> None:
     assert seconds % "0.005" + " 1.0" in text
     assert seconds % "+Inf" + " 2.0" in text
     assert "headrace_serving_open_requests 7.0" in text
+
+
+_LATENCY = ":tensorflow:serving:request_latency"
+
+
+def test_successes_count_in_buckets_of_1_8_times_the_one_before() -> None:
+    latency = ApiLatency()
+    for seconds in (0.000_009, 0.000_010, 0.000_011, 0.001, 3_000.0):
+        latency.add("m", PREDICT, "grpc", seconds)
+    lines = list(latency.lines())
+    labels = 'model_name="m",API="Predict",entrypoint="GRPC"'
+    assert lines[0] == f"# TYPE {_LATENCY} histogram\n"
+    buckets = [line for line in lines if "_bucket" in line]
+    assert len(buckets) == 34
+    assert buckets[:3] == [
+        f'{_LATENCY}_bucket{{{labels},le="10"}} 2\n',
+        f'{_LATENCY}_bucket{{{labels},le="18"}} 3\n',
+        f'{_LATENCY}_bucket{{{labels},le="32.4"}} 3\n',
+    ]
+    assert buckets[-2].endswith(" 4\n")
+    assert buckets[-1] == f'{_LATENCY}_bucket{{{labels},le="+Inf"}} 5\n'
+    assert f"{_LATENCY}_sum{{{labels}}} 3e+09\n" in lines
+    assert lines[-1] == f"{_LATENCY}_count{{{labels}}} 5\n"
+
+
+def test_rest_has_its_apis_in_small_letters_and_labels_are_escaped() -> None:
+    latency = ApiLatency()
+    latency.add('a"b', CLASSIFY, "http", 0.001)
+    assert f'{_LATENCY}_count{{model_name="a\\"b",API="classify",entrypoint="REST"}} 1\n' in list(latency.lines())

@@ -1,4 +1,4 @@
-"""Every answer has a request id: whichever way the request came, and whatever the answer is."""
+"""Every answer has a request id, whichever way the request came; traces of predictions and of loads."""
 
 from collections.abc import Iterator
 
@@ -6,12 +6,14 @@ import grpc
 import httpx
 import pytest
 
-from common.process.tracing import open_tracing
+from common.process.tracing import Tracing, open_tracing
 from services.serving.front.journal import MAX_TAG_BYTES, Tags
+from services.serving.front.load_trace import LoadTrace
 from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.front_process import FrontThread
 from services.serving.tests.support.grpc_calls import predict_request, predict_stub
 from services.serving.tests.support.replica_states import replica_state, version
+from services.serving.wire.replica_state import LoadAttempt, ReplicaState, ServingState, decode, encode
 from testing import plain_http
 from testing.redis_server import RedisServer
 from testing.rows import each_row
@@ -73,7 +75,7 @@ def test_two_processes_make_different_ids() -> None:
 def test_a_traced_prediction_is_followed_to_its_batch_on_every_way_in(redis_server: RedisServer) -> None:
     tracing = open_tracing("serving", 1e-12)
 
-    def told(way: str) -> dict[str, str]:
+    def headers(way: str) -> dict[str, str]:
         return {"traceparent": f"00-{32 * '1'}-{16 * '2'}-01", _HEADER: way}
 
     content = b'{"instances": [[1, 2]]}'
@@ -84,10 +86,10 @@ def test_a_traced_prediction_is_followed_to_its_batch_on_every_way_in(redis_serv
         grpc.insecure_channel(f"127.0.0.1:{front.grpc_port}") as channel,
     ):
         for way, body in (("short", content), ("ordinary", iter([content]))):
-            assert client.post("/v1/models/m:predict", content=body, headers=told(way)).status_code == 200
-        predict_stub(channel)(predict_request([1, 2]), metadata=tuple(told("grpc").items()), timeout=60)
+            assert client.post("/v1/models/m:predict", content=body, headers=headers(way)).status_code == 200
+        predict_stub(channel)(predict_request([1, 2]), metadata=tuple(headers("grpc").items()), timeout=60)
         client.post("/v1/models/m:predict", content=content)
-        refused = client.post("/v1/models/none:predict", content=content, headers=told("refused"))
+        refused = client.post("/v1/models/none:predict", content=content, headers=headers("refused"))
         spans = client.get("/v1/traces/short").json()["spans"]
     assert refused.status_code == 404
     asked_spans = {span["attributes"]["headrace.request_id"]: span for span in spans if span["parent_id"] == 16 * "2"}
@@ -98,3 +100,28 @@ def test_a_traced_prediction_is_followed_to_its_batch_on_every_way_in(redis_serv
         assert {span["name"] for span in below} == {"wait in the queue", "batch in the runner"}
         ran = next(span["attributes"] for span in below if "batch" in span["name"])
         assert (ran["headrace.model"], ran["headrace.version"], ran["headrace.batch_requests"]) == ("m", 3, 1)
+
+
+def spans_of(tracing: Tracing) -> list[tuple[str, float, str]]:
+    return [(span["name"], round(span["seconds"], 3), span["error"]) for span in tracing.kept("m@3")]
+
+
+def test_each_attempt_to_load_a_version_is_shown_once_with_its_parts_and_its_error() -> None:
+    tracing, updates = open_tracing("serving", 1e-12), list[ReplicaState]()
+    trace = LoadTrace(tracing, updates.append)
+    began = LoadAttempt(began_at=100.0, fetched_at=102.0)
+    failed = LoadAttempt(100.0, 102.0, 103.0, 107.0, "no such op")
+    for attempt in (LoadAttempt(), began, failed, failed):
+        trace(replica_state(version(3, state=ServingState.LOADING, attempt=attempt)))
+    assert spans_of(tracing) == [
+        ("fetch the files", 2.0, ""),
+        ("load m", 7.0, "no such op"),
+        ("load in the runner", 4.0, ""),
+    ]
+    for _ in range(2):
+        trace(decode(encode(replica_state(version(3, attempt=LoadAttempt(110.0, 0.0, 110.0, 115.0))))))
+    assert spans_of(tracing)[3:] == [("load in the runner", 5.0, ""), ("load m", 5.0, "")]
+    assert len(updates) == 6
+    attributes = tracing.kept("m@3")[-1]["attributes"]
+    assert (attributes["headrace.version"], attributes["headrace.replica"]) == (3, "replica")
+    tracing.close()

@@ -18,8 +18,7 @@ from common.process.tracing import OFF, Tracing
 from common.process.web import bind
 from protos import prediction_log_pb2
 from services.serving.doors import grpc_api
-from services.serving.doors.fast_http import protocol_for
-from services.serving.doors.http_api import CORS_HEADERS, create_serving_app
+from services.serving.doors.http_api import create_serving_app, web_config
 from services.serving.doors.large_messages import LargeMessages
 from services.serving.doors.rest_predict import RestPredict
 from services.serving.front.async_predictions import AsyncLimits, AsyncPredictions
@@ -114,23 +113,13 @@ class FrontThread:
         journal = Journal(self.counts, self.request_log, self.latency, self._tracing, self.shadow)
         large = LargeMessages(self.front.limits)
         predict = RestPredict(self.front, journal, large)
-        self.server = uvicorn.Server(
-            uvicorn.Config(
-                create_serving_app(
-                    self.front, predict, self.asynchronous, self.health,
-                    max_body_bytes=self._max_body_bytes, enable_cors=self._enable_cors,
-                    tracing=self._tracing, guard=self._guard,
-                ),
-                http=protocol_for(
-                    predict,
-                    max_body_bytes=self._max_body_bytes,
-                    extra_headers=CORS_HEADERS if self._enable_cors else None,
-                    access=self._guard.access,
-                ),
-                ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
-                timeout_keep_alive=self._keep_alive_seconds, timeout_graceful_shutdown=20,
-            )
-        )  # fmt: skip
+        options: dict[str, Any] = {
+            "max_body_bytes": self._max_body_bytes, "enable_cors": self._enable_cors, "guard": self._guard,
+        }  # fmt: skip
+        app = create_serving_app(self.front, predict, self.asynchronous, self.health, tracing=self._tracing, **options)
+        keep_alive = self._keep_alive_seconds
+        config = web_config(app, predict, keep_alive_seconds=keep_alive, graceful_seconds=20, **options)
+        self.server = uvicorn.Server(config)
         grpc_server, self.grpc_port = await start_aio_server(
             "127.0.0.1:0", lambda server: grpc_api.add_services(server, self.front, journal, large),
             service_names=grpc_api.SERVICE_NAMES, service_health=self.health, guard=self._guard,

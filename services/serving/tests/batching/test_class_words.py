@@ -14,7 +14,7 @@ from services.serving.batching.merge import Batcher
 from services.serving.batching.models import Model
 from services.serving.options.model_options import BatchingOptions
 from services.serving.tests.support.queue_asker import request
-from services.serving.tests.support.recording_model import answered
+from services.serving.tests.support.recording_model import answered, contract_in
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import Arrays, RequestFailed, read_tensor
 from services.serving.wire.replica_state import Signature, TensorSpec
@@ -43,11 +43,7 @@ class Classifier(Model):
 
 @pytest.fixture
 def contract(tmp_path: Path) -> InputContract:
-    path = tmp_path / INPUTS_PATH
-    path.parent.mkdir(parents=True)
-    document = {"features": [{"name": "x", "dtype": "int64"}], "words": _WORDS}
-    path.write_bytes(orjson.dumps({"serving_default": document}))
-    return read_contract(tmp_path)
+    return contract_in(tmp_path, {"features": [{"name": "x", "dtype": "int64"}], "words": _WORDS})
 
 
 def ask(contract: InputContract, **options: Any) -> tuple[queue_pb2.PredictionReply, Classifier, Batcher]:

@@ -17,7 +17,7 @@ from services.serving.batching.models import Model
 from services.serving.options.model_options import BatchingOptions
 from services.serving.rest_json.predict import Document, read_inputs
 from services.serving.tests.support.queue_asker import request
-from services.serving.tests.support.recording_model import answered
+from services.serving.tests.support.recording_model import answered, contract_in
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import Arrays, RequestFailed, read_tensor
 from services.serving.wire.replica_state import Signature, TensorSpec
@@ -51,11 +51,7 @@ class CountingModel(Model):
 
 
 def contract_of(directory: Path, *, padding: dict[str, Any] | None = None) -> InputContract:
-    path = directory / INPUTS_PATH
-    path.parent.mkdir(parents=True)
-    document = {"features": FEATURES, "padding": {"tags": ""} if padding is None else padding}
-    path.write_bytes(orjson.dumps({"serving_default": document}))
-    return read_contract(directory)
+    return contract_in(directory, {"features": FEATURES, "padding": {"tags": ""} if padding is None else padding})
 
 
 def one(distance: float = 7.0, carrier: str = "AA", tags: list[str] | None = None) -> dict[str, np.ndarray]:

@@ -10,15 +10,15 @@ import numpy as np
 import orjson
 import pytest
 
-from common.definition.inputs import INPUTS_PATH, parse_inputs
+from common.definition.inputs import parse_inputs
 from protos import queue_pb2
-from services.serving.batching.input_contract import InputContract, read_contract
+from services.serving.batching.input_contract import InputContract
 from services.serving.batching.merge import Batcher
 from services.serving.batching.models import Model
 from services.serving.options.model_options import BatchingOptions
 from services.serving.rest_json.predict import Document, read_inputs
 from services.serving.tests.support.queue_asker import request
-from services.serving.tests.support.recording_model import SECOND, answered, taken
+from services.serving.tests.support.recording_model import SECOND, answered, contract_in, taken
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import Arrays, RequestFailed, default_rows
 from services.serving.wire.replica_state import Signature, TensorSpec
@@ -66,10 +66,7 @@ class StepCounter(Model):
 
 @pytest.fixture
 def contract(tmp_path: Path) -> InputContract:
-    path = tmp_path / INPUTS_PATH
-    path.parent.mkdir(parents=True)
-    path.write_bytes(orjson.dumps({"serving_default": {"features": FEATURES, "padding": {"steps": None}}}))
-    return read_contract(tmp_path)
+    return contract_in(tmp_path, {"features": FEATURES, "padding": {"steps": None}})
 
 
 def row(**changed: Any) -> dict[str, np.ndarray]:
@@ -163,11 +160,8 @@ def test_lists_of_lists_come_nested_in_json_and_as_two_inputs_elsewhere(tmp_path
     features = [{"name": "visits", "dtype": "int64", "shape": [None, None]},
                 {"name": "visits_row_lengths", "dtype": "int64", "shape": [None], "required": False}]  # fmt: skip
     padding = dict.fromkeys(("visits", "visits_row_lengths"), END)
-    path = tmp_path / INPUTS_PATH
-    path.parent.mkdir(parents=True)
-    path.write_bytes(orjson.dumps({"serving_default": {"features": features, "padding": padding}}))
     both = Signature("", dict.fromkeys(padding, TensorSpec("DT_INT64", (-1, -1))), {})
-    contract = read_contract(tmp_path)
+    contract = contract_in(tmp_path, {"features": features, "padding": padding})
     signature = contract.applied({"serving_default": both})["serving_default"]
     rows = [[[1, 2], [], [3]], [], [[4], []], [[5]]]
     by_row = {"instances": [{"visits": visits} for visits in rows]}

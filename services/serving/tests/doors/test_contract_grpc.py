@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
 
 from protos import tfserving_pb2 as tfs
@@ -225,30 +224,3 @@ def test_a_filter_leaves_only_the_outputs_it_names(channel: grpc.Channel) -> Non
     request = predict("sizes", ["two"], x=tensor(1, 2, 3))
     response = call(channel, "Predict", request, tfs.PredictResponse.FromString)
     assert {name: list(proto.float_val) for name, proto in response.outputs.items()} == {"two": [1.0, 2.0]}
-
-
-_HALF = np.array(1.5, np.float16).view("u2").item()
-
-
-@pytest.mark.covers("srv-grpc")
-@each_row(
-    ("signature", "given", "field", "values"),
-    [
-        ("echo_float32", tensor(1, 2, shape=[4]), "float_val", [1, 2, 2, 2]),
-        ("echo_float32", tensor(shape=[2]), "float_val", [0, 0]),
-        ("echo_float32", tensor(5, shape=[]), "float_val", [5]),
-        ("echo_float16", tensor(_HALF, dtype=tfs.DT_HALF, field="half_val", shape=[2]), "half_val", [_HALF] * 2),
-        ("echo_bfloat16", tensor(0x3FC0, dtype=tfs.DT_BFLOAT16, field="half_val"), "half_val", [0x3FC0]),
-        ("echo_bool", tensor(1, 0, dtype=tfs.DT_BOOL, field="bool_val"), "bool_val", [True, False]),
-        ("echo_int8", tensor(-3, dtype=tfs.DT_INT8, field="int_val"), "int_val", [-3]),
-        ("echo_uint64", tensor(2**64 - 1, dtype=tfs.DT_UINT64, field="uint64_val"), "uint64_val", [2**64 - 1]),
-        ("echo_complex64", tensor(1, 2, dtype=tfs.DT_COMPLEX64, field="scomplex_val", shape=[2]), "scomplex_val",
-         [1, 2, 1, 2]),
-    ],
-)  # fmt: skip
-def test_typed_fields_repeat_their_last_value(
-    channel: grpc.Channel, signature: str, given: tfs.TensorProto, field: str, values: list[Any]
-) -> None:
-    response = call(channel, "Predict", predict(signature, x=given), tfs.PredictResponse.FromString)
-    assert list(getattr(response.outputs["y"], field)) == values
-    assert response.outputs["y"].dtype == given.dtype

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.serving.tests.support.contract_cases import CALLS, DTYPES, SINGLE_INPUT, base64_of
-from services.serving.tests.support.contract_faults import FAULTS, KEYED, ROW, body
+from services.serving.tests.support.contract_cases import CALLS, SINGLE_INPUT, base64_of
+from services.serving.tests.support.contract_faults import FAULTS, ROW, body
 from services.serving.tests.support.contract_server import ContractServer
 from testing.rows import each_row
 
@@ -106,53 +106,6 @@ def test_rows_give_what_tensorflow_gives_row_by_row(
         check_columns(contract, index, predictions)
 
 
-_KINDS: dict[str, Any] = {
-    "null": None, "true": True, "false": False, "string": "a", "zero": 0, "negative": -1, "whole float": 1.0,
-    "fraction": 0.5, "exponent": 1e3, "300": 300, "2^31": 2**31, "-2^31-1": -(2**31) - 1, "2^32": 2**32, "2^63": 2**63,
-    "-2^63": -(2**63), "2^64-1": 2**64 - 1, "2^64": 2**64, "object": {"a": 1}, "base64": {"b64": "YQ=="},
-}  # fmt: skip
-_RANGES = {
-    "int8": (-(2**31), 2**31 - 1), "int16": (-(2**31), 2**31 - 1), "int32": (-(2**31), 2**31 - 1),
-    "uint8": (-(2**31), 2**31 - 1), "uint32": (0, 2**32 - 1), "int64": (-(2**63), 2**63 - 1), "uint64": (0, 2**64 - 1),
-}  # fmt: skip
-_NAMES = {"float32": "float", "float64": "double"}
-
-
-def is_taken(dtype: str, value: Any) -> bool:
-    """The contract's table of types."""
-    if dtype == "string":
-        return isinstance(value, str) or value == {"b64": "YQ=="}
-    if isinstance(value, bool):
-        return dtype == "bool"
-    if dtype in _NAMES:
-        return isinstance(value, int | float)
-    low, high = _RANGES.get(dtype, (1, 0))
-    return isinstance(value, int) and low <= value <= high
-
-
-@each_row("kind", _KINDS)
-@each_row("dtype", [*DTYPES, "string"])
-def test_each_type_takes_its_json_values_and_no_others(contract: ContractServer, dtype: str, kind: str) -> None:
-    value = _KINDS[kind]
-    column = contract.post("m:predict", body(f"echo_{dtype}", inputs=[value]))
-    named = contract.post("m:predict", body(f"echo_{dtype}", instances=[{"x": value}]))
-    if is_taken(dtype, value):
-        wrapped: Any = value
-        if dtype in DTYPES:
-            with np.errstate(over="ignore"):
-                wrapped = np.array(value).astype(DTYPES[dtype]).item()
-        assert same(column.json()["outputs"], ["a" if dtype == "string" else wrapped], "y")
-        assert column.json()["outputs"] == named.json()["predictions"]
-        return
-    inner = column.json()["error"]
-    if dtype == "string" and kind == "object":
-        assert inner.endswith(" not formatted correctly for base64 data")
-    else:
-        assert inner.endswith(f" is not of expected type: {_NAMES.get(dtype, dtype)}")
-    assert (column.status_code, named.status_code) == (400, 400)
-    assert named.json() == {"error": KEYED.format(0, "x") + f"INVALID_ARGUMENT: {inner}"}
-
-
 @each_row("dtype", ["float16", "bfloat16", "complex64", "complex128", "uint16"])
 def test_types_without_json_are_501_in_columns_and_400_in_rows(contract: ContractServer, dtype: str) -> None:
     words = f"Conversion of JSON Value: 1 to type: {'half' if dtype == 'float16' else dtype}"
@@ -166,29 +119,6 @@ def test_faults_have_their_status_and_words(
     contract: ContractServer, path: str, content: str, status: int, message: str
 ) -> None:
     assert contract.fault(path, content) == (status, message)
-
-
-@each_row(
-    ("content", "expected"),
-    [
-        ('{"inputs": [NaN, 1, Infinity]}', "[NaN, 1.0, Infinity]"),
-        ('{"inputs": [-Inf, Inf, -Infinity]}', "[-Infinity, Infinity, -Infinity]"),
-        ('{"inputs": [1]} and more', "[1.0]"),
-        ('\ufeff{"inputs": [1]}', "[1.0]"),
-        ('{"inputs": [1], "inputs": [2]}', "[1.0]"),
-        ('{"inputs": {"x": 1, "x": 2}}', "1.0"),
-        ('{"inputs": [1], "unknown": {"a": [":"]}}', "[1.0]"),
-        ('{"inputs": [[[NaN]], [[2]]], "note": "Infinity"}', "[[[NaN]], [[2.0]]]"),
-        ('{"inputs": [0.1, 0.3333333333, 2, 1e6, 1234567, 1e-7]}', "[0.1, 0.333333343, 2.0, 1e+06, 1234567.0, 1e-07]"),
-    ],
-)
-def test_the_parser_is_lenient_and_floats_read_back_as_the_same(
-    contract: ContractServer, content: str, expected: str
-) -> None:
-    content = content.replace("{", '{"signature_name": "echo_float32", ', 1)
-    response = contract.post("m:predict", content.encode())
-    found = np.array(json.loads(response.text)["outputs"], np.float32)
-    np.testing.assert_array_equal(found, np.array(json.loads(expected), np.float32))
 
 
 @pytest.mark.covers("srv-classify-regress")
@@ -280,11 +210,3 @@ def test_a_gzip_body_is_inflated_for_every_verb(contract: ContractServer) -> Non
         "POST", "/v1/models/m:regress", content=packed, headers={"Content-Encoding": "gzip", "Content-Type": "x/y"}
     )
     assert response.json() == {"results": [1.0]}
-
-
-def test_an_asynchronous_prediction_is_answered_as_a_plain_one(contract: ContractServer) -> None:
-    for given in (body("echo_float32", instances=[0.5, 2]), body("echo_float32", inputs={"x": [[0.5]]})):
-        plain, submitted = contract.post("m:predict", given), contract.post("m:predictAsync", given)
-        assert (plain.status_code, submitted.status_code) == (200, 202)
-        path = f"/v1/predictions/{submitted.json()['id']}?wait_seconds=20"
-        assert contract.request("GET", path).json() == {**plain.json(), "version": 7}

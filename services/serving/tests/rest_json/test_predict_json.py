@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from protos import queue_pb2
 from services.serving.rest_json import reader
 from services.serving.rest_json.predict import Document, read_inputs, write_answer
+from services.serving.tests.support.contract_cases import DTYPES
+from services.serving.tests.support.contract_faults import KEYED
 from services.serving.wire.prediction import RequestFailed, default_rows, write_tensor
 from services.serving.wire.replica_state import Signature, TensorSpec
 from testing.rows import each_row
@@ -130,24 +132,47 @@ def test_several_inputs_need_names() -> None:
     assert "element: 1 key: a of" in fault({"instances": [{"a": 1, "b": "u"}, {"a": 1.5, "b": "v"}]}, TWO)
 
 
-@each_row(
-    ("dtype", "value", "is_taken"),
-    [
-        ("DT_INT64", 2**63 - 1, True), ("DT_INT64", 2**63, False), ("DT_INT64", 1.0, False), ("DT_INT64", True, False),
-        ("DT_UINT64", 2**64 - 1, True), ("DT_UINT64", -1, False), ("DT_INT32", 2**31, False), ("DT_INT32", -5, True),
-        ("DT_UINT32", 2**32 - 1, True), ("DT_UINT32", -1, False), ("DT_INT8", 300, True), ("DT_UINT8", 2**40, False),
-        ("DT_BOOL", True, True), ("DT_BOOL", 1, False), ("DT_FLOAT", 3, True), ("DT_FLOAT", "3", False),
-        ("DT_DOUBLE", 1e300, True), ("DT_STRING", "\u00e9", True), ("DT_STRING", 3, False), ("DT_STRING", None, False),
-    ],
-)  # fmt: skip
-def test_each_type_takes_its_values_and_no_others(dtype: str, value: Any, is_taken: bool) -> None:
-    expected = signature(x=dtype)
-    for body in ({"instances": [value]}, {"inputs": [value]}, {"inputs": value}):
-        if is_taken:
-            taken = read(body, expected)["x"].ravel().tolist()
-            assert taken == ([value.encode()] if isinstance(value, str) else [44] if value == 300 else [value])
-        else:
-            assert "is not of expected type" in fault(body, expected)
+_KINDS: dict[str, Any] = {
+    "null": None, "true": True, "false": False, "string": "a", "zero": 0, "negative": -1, "whole float": 1.0,
+    "fraction": 0.5, "exponent": 1e3, "300": 300, "2^31": 2**31, "-2^31-1": -(2**31) - 1, "2^32": 2**32, "2^63": 2**63,
+    "-2^63": -(2**63), "2^64-1": 2**64 - 1, "2^64": 2**64, "object": {"a": 1}, "base64": {"b64": "YQ=="},
+}  # fmt: skip
+_RANGES = {
+    "int8": (-(2**31), 2**31 - 1), "int16": (-(2**31), 2**31 - 1), "int32": (-(2**31), 2**31 - 1),
+    "uint8": (-(2**31), 2**31 - 1), "uint32": (0, 2**32 - 1), "int64": (-(2**63), 2**63 - 1), "uint64": (0, 2**64 - 1),
+}  # fmt: skip
+_NAMES = {"float32": "float", "float64": "double"}
+
+
+def is_taken(dtype: str, value: Any) -> bool:
+    """The contract's table of types."""
+    if dtype == "string":
+        return isinstance(value, str) or value == {"b64": "YQ=="}
+    if isinstance(value, bool):
+        return dtype == "bool"
+    if dtype in _NAMES:
+        return isinstance(value, int | float)
+    low, high = _RANGES.get(dtype, (1, 0))
+    return isinstance(value, int) and low <= value <= high
+
+
+@each_row("kind", _KINDS)
+@each_row("dtype", [*DTYPES, "string"])
+def test_each_type_takes_its_values_and_no_others(dtype: str, kind: str) -> None:
+    value = _KINDS[kind]
+    name = _NAMES.get(dtype, dtype)
+    expected = signature(x=f"DT_{name.upper()}")
+    bodies: tuple[dict[str, Any], ...] = ({"inputs": [value]}, {"instances": [{"x": value}]})
+    if is_taken(dtype, value):
+        with np.errstate(over="ignore"):
+            taken = [b"a"] if dtype == "string" else np.array([value]).astype(DTYPES[dtype]).tolist()
+        assert [read(body, expected)["x"].tolist() for body in bodies] == [taken] * 2
+        return
+    inner, keyed = (fault(body, expected) for body in bodies)
+    is_object = dtype == "string" and kind == "object"
+    words = "not formatted correctly for base64 data" if is_object else f"is not of expected type: {name}"
+    assert inner.endswith(f" {words}")
+    assert keyed == KEYED.format(0, "x") + f"INVALID_ARGUMENT: {inner}"
 
 
 def test_types_without_a_json_form_are_unimplemented() -> None:

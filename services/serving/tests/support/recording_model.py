@@ -1,12 +1,16 @@
 """A model that remembers its calls, and a batcher over it that runs what a runner took at once."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 
+from common.definition.inputs import INPUTS_PATH
 from protos import queue_pb2
 from services.serving.batching.groups import Answer, Taken
+from services.serving.batching.input_contract import InputContract, read_contract
 from services.serving.batching.merge import Batcher
 from services.serving.batching.models import Model
 from services.serving.options.model_options import BatchingOptions
@@ -81,3 +85,11 @@ def values_of(replies: Sequence[queue_pb2.PredictionReply]) -> list[Any]:
 
 def requests_of(*inputs: Mapping[str, np.ndarray], signature: str = "") -> list[queue_pb2.PredictionRequest]:
     return [request(str(index).encode(), dict(item), signature=signature) for index, item in enumerate(inputs)]
+
+
+def contract_in(folder: Path, document: Mapping[str, Any]) -> InputContract:
+    """Of a version whose schema says this of serving_default."""
+    path = folder / INPUTS_PATH
+    path.parent.mkdir(parents=True)
+    path.write_bytes(orjson.dumps({"serving_default": document}))
+    return read_contract(folder)

@@ -47,7 +47,8 @@ class Versions(Table[Version]):
                 "version": version.version, "status": str(version.status), "parent": version.parent_version or None,
                 "trained": version.events_trained, "held_out": version.events_held_out,
                 "unusable": version.events_unusable, **_metrics(version), "verdict": str(version.verdict.decision),
-                "reasons": "; ".join(version.verdict.reasons), "created": _time(version.created_at),
+                "reasons": "; ".join(version.verdict.reasons),
+                "created": time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(version.created_at)),
             }
             for version in self
         ]  # fmt: skip
@@ -95,7 +96,3 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _time(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))

@@ -117,7 +117,7 @@ def _upload(session: Session, file: str, stream: str, upload: _Upload) -> None:
     kept = f"{stream}:labels" if are_labels else stream
     reached = UploadState.read(upload.state, kept, key=upload.resume or secrets.token_hex(8))
     files = reached.files(place, upload.file_format)
-    schema = _schema_of(client, stream)
+    schema = Schema.from_json(client.stream(stream).schema_json)
     schema = schema.of_late_labels(stream) if are_labels else schema
     found = batches_of_all(files, schema, readers=upload.readers, lenient=upload.policy == "deadletter")
     size = sum(source.place.size() for source in files if source.place.is_file())
@@ -169,10 +169,6 @@ def _choice(option: str, value: str | None, allowed: tuple[str, ...]) -> str | N
     if value is not None and value not in allowed:
         raise InvalidInput(f"{option} takes {', '.join(allowed)}, not {value!r}")
     return value
-
-
-def _schema_of(client: Client, stream: str) -> Schema:
-    return Schema.from_json(client.stream(stream).schema_json)
 
 
 def _stream_named_like(client: Client, file: Place) -> str:

@@ -114,17 +114,14 @@ def ui(
 ) -> None:
     """Open the dashboard, and print its address."""
     url = _dashboard(session.launcher().state())
-    opened = open_browser and not session.as_json and _can_show() and webbrowser.open(url)
+    # On a machine without a screen the standard library would start a browser for terminals.
+    has_screen = sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    opened = open_browser and not session.as_json and has_screen and webbrowser.open(url)
     session.show({"url": url, "opened": opened}, lambda: echo(url))
 
 
 def _dashboard(state: PlatformState) -> str:
     return f"{state.addresses.registry}/"
-
-
-def _can_show() -> bool:
-    """On a machine without a screen the standard library would start a browser for terminals."""
-    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def logs(

@@ -118,7 +118,7 @@ def open_csv(file: BinaryIO, path: Path | Place) -> tuple[CsvTable, io.TextIOWra
         if _FOR_EXCEL.fullmatch(header_line.strip()):
             text.detach()
             raise InvalidInput(f"{path} begins with {header_line.strip()}, which is for Excel alone; take the line out")
-        delimiter = delimiter_of(header_line)
+        delimiter = max(_DELIMITERS, key=lambda mark: _name_count(header_line, mark))
         others = header_line.split(delimiter)[1:]
         if header_line.startswith("#") and not others:
             text.detach()
@@ -149,11 +149,6 @@ def wrong_width(cells: Sequence[str], headers: Sequence[object]) -> str:
     """What is wrong with a row that has not a cell for each column."""
     found = f"{counted(len(cells), 'value')} for {counted(len(headers), 'column')}"
     return found if len(headers) > 1 else f"{found}; the first line has the names of all columns, and no title"
-
-
-def delimiter_of(header_line: str) -> str:
-    """The delimiter that cuts the header into most names."""
-    return max(_DELIMITERS, key=lambda mark: _name_count(header_line, mark))
 
 
 def _name_count(header_line: str, mark: str) -> int:

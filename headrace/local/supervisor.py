@@ -108,7 +108,8 @@ class Supervisor:
                 self._children[name].note_probe(pid, answer)
         for child in self._children.values():
             child.tick()
-        self._forget_removed_replicas()
+        for name in [name for name, child in self._children.items() if self._is_surplus(name) and not child.is_running]:
+            del self._children[name]
         states = tuple(child.state for child in self._children.values())
         targets = [
             Target(child.spec.name, child.state.pid, child.spec.ready_url, child.state.phase == "ready")
@@ -165,11 +166,6 @@ class Supervisor:
 
     def _is_surplus(self, name: str) -> bool:
         return name.startswith("serving-") and int(name.removeprefix("serving-")) >= self._replica_count
-
-    def _forget_removed_replicas(self) -> None:
-        for name in [name for name, child in self._children.items() if self._is_surplus(name)]:
-            if not self._children[name].is_running:
-                del self._children[name]
 
     def _stop_in_order(self) -> None:
         for rank in sorted({child.spec.stop_rank for child in self._children.values()}):

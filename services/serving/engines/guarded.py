@@ -30,7 +30,9 @@ class GuardedCall:
         if "not finite" in guards:
             self._checks += [(name, _is_finite) for name, kind in kinds.items() if kind == "f"]
         if "negative" in guards:
-            self._checks += [(name, _is_natural) for name, kind in kinds.items() if kind == "i"]
+            self._checks += [
+                (name, lambda array: bool(array.min() >= 0)) for name, kind in kinds.items() if kind == "i"
+            ]
 
     def run(self, inputs: Arrays, outputs: tuple[str, ...] = ()) -> Outputs:
         """Runs it; empty `outputs` means all.
@@ -59,7 +61,3 @@ def _is_finite(array: np.ndarray) -> bool:
     """May say False for finite numbers whose squares are not; never True for others. One pass, no temporary array."""
     flat = array.ravel()
     return math.isfinite(np.vdot(flat, flat))
-
-
-def _is_natural(array: np.ndarray) -> bool:
-    return bool(array.min() >= 0)

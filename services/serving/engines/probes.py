@@ -43,7 +43,8 @@ def make_probes(signature: Signature, recorded: Sequence[Prediction], sizes: Seq
         if has_rows and prediction.rows > 0:
             for size in sizes:
                 yield Probe("plain", f"recorded request {number} as {counted(size, 'row')}", repeated(prediction, size))
-    inner_sizes = _INNER_SIZES if any(_has_inner(spec) for spec in signature.inputs.values()) else _INNER_SIZES[:1]
+    has_inner = any(size < 0 for spec in signature.inputs.values() for size in (spec.shape or ())[1:])
+    inner_sizes = _INNER_SIZES if has_inner else _INNER_SIZES[:1]
     for inner in inner_sizes:
         for size in sizes:
             yield Probe("plain", f"zeros, {_words(size, inner)}", _made_up(signature, size, inner, None))
@@ -88,10 +89,6 @@ def _array(dtype: "np.dtype[np.generic]", shape: tuple[int, ...], rng: np.random
 def _shape(spec: TensorSpec, rows: int, inner: int) -> tuple[int, ...]:
     sizes = spec.shape if spec.shape is not None else (-1,)
     return tuple(size if size >= 0 else (rows if axis == 0 else inner) for axis, size in enumerate(sizes))
-
-
-def _has_inner(spec: TensorSpec) -> bool:
-    return spec.shape is not None and any(size < 0 for size in spec.shape[1:])
 
 
 def _words(rows: int, inner: int) -> str:

@@ -123,7 +123,9 @@ class Front:
     def update(self, state: ReplicaState) -> None:
         """Takes the manager's snapshot."""
         self.routing.update(state)
-        self.queue_clients.watch(self.routing.queues, open_at=self._queues_with_requests)
+        self.queue_clients.watch(
+            self.routing.queues, open_at=lambda: {request.queue for request in self._open.values()}
+        )
         if self.reloads is not None:
             self.reloads.look(state)
         if state.memory is not None:
@@ -338,9 +340,6 @@ class Front:
         for request in sent.values():
             request.is_owed = not client.is_new
         self._enqueue_again(sent)
-
-    def _queues_with_requests(self) -> set[Queue]:
-        return {request.queue for request in self._open.values()}
 
     def _open_at(self, client: QueueClient) -> dict[bytes, _Open]:
         return {request_id: request for request_id, request in self._open.items() if request.queue.client is client}

@@ -32,7 +32,7 @@ def filled_rows(
     Raises:
         RequestFailed: a list holds the padding.
     """
-    rows = [in_two_lists(row, signature) if _has_names(row) else row for row in instances]
+    rows = [in_two_lists(row, signature) if isinstance(row, dict) and not is_base64(row) else row for row in instances]
     named = [row for row in rows if isinstance(row, dict)]
     specs = dict(signature.inputs)
     defaulted: dict[str, int] = {}
@@ -118,10 +118,6 @@ def columns_in_two_lists(inputs: Mapping[str, Any], signature: Signature) -> Map
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _has_names(row: Any) -> bool:
-    return isinstance(row, dict) and not is_base64(row)
 
 
 def _fill(rows: Sequence[_Row], name: str, default: Any, signature: Signature) -> None:

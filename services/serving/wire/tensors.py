@@ -8,7 +8,7 @@ they are written out is counted, all together, before memory is taken for any of
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,7 @@ def read_tensor_protos(
         if room < 0:
             raise invalid(
                 f'the inputs take more than {max_bytes} bytes once they are written out; input "{alias}" has shape '
-                f"{_shape_text(_shape_of(alias, proto))}"
+                f"[{','.join(map(str, _shape_of(alias, proto)))}]"
             )
     for alias, proto in sorted(given.items()):
         read_tensor_proto(alias, proto, request.inputs.add())
@@ -96,10 +96,6 @@ def _shape_of(alias: str, proto: tfserving_pb2.TensorProto) -> list[int]:
     if any(size < 0 for size in shape) or math.prod(max(size, 1) for size in shape) > _MAX_ELEMENTS:
         raise _unparsable(alias)
     return shape
-
-
-def _shape_text(shape: Sequence[int]) -> str:
-    return f"[{','.join(map(str, shape))}]"
 
 
 def read_tensor_proto(alias: str, proto: tfserving_pb2.TensorProto, tensor: queue_pb2.Tensor) -> None:

@@ -47,57 +47,49 @@ def test_the_head_fills_the_open_batch_and_the_tail_is_one_for_those_who_follow(
     assert (work["requests"], work["examples"], work["batches"], work["failed"]) == (3, 11, 3, 0)
 
 
-def test_so_does_one_that_would_fit_a_batch_of_its_own() -> None:
-    model = RecordingModel()
-    replies, _ = answers_of(model, requests_of(*[rows(1, 2, 3)] * 4), max_batch_size=4)
-    assert [len(call) for call in model.calls] == [4, 4, 4]
-    assert values_of(replies) == [[[2], [4], [6]]] * 4
-
-
-def test_fuller_batches_need_less_padding() -> None:
-    model = RecordingModel()
-    _, batcher = answers_of(model, requests_of(*[rows(1, 2, 3)] * 4), max_batch_size=4, allowed_batch_sizes=(4,))
-    assert (batcher.report()["batches"], batcher.report()["padding_rows"]) == (3, 0)
-
-
-def test_without_splitting_each_stays_in_one_batch() -> None:
-    model = RecordingModel()
-    answers_of(model, requests_of(rows(1, 2, 3), rows(4, 5)), max_batch_size=4, enable_large_batch_splitting=False)
-    assert calls_of(model) == [[1, 2, 3], [4, 5]]
-
-
-def test_where_nobody_asked_for_splitting_a_larger_request_is_a_call_of_its_own() -> None:
-    model = RecordingModel()
-    asked = requests_of(rows(1, 1, 1), rows(2, 3, 4, 5, 6), rows(7, 7, 7), rows(8, 8))
-    replies, _ = answers_of(model, asked, max_batch_size=4, enable_large_batch_splitting=None)
-    assert sorted(calls_of(model)) == [[1, 1, 1], [2, 3, 4, 5, 6], [7, 7, 7, 8], [8]]
-    assert values_of(replies) == [[[2]] * 3, [[4], [6], [8], [10], [12]], [[14]] * 3, [[16]] * 2]
-
-
-def test_of_which_a_call_takes_16384_rows() -> None:
-    model = RecordingModel()
-    replies, batcher = answers_of(model, requests_of(rows(*range(40_000))), enable_large_batch_splitting=None)
-    assert [len(call) for call in model.calls] == [16_384, 16_384, 7_232]
-    assert values_of(replies) == [[[2 * row] for row in range(40_000)]]
-    assert batcher.report()["requests"] == 1
-
-
 @each_row(
-    "named", [{"allowed_batch_sizes": (4,)}, {"max_execution_batch_size": 4, "max_batch_size": 8}, {"slo_ms": 50.0}]
-)
-def test_unless_sizes_or_an_objective_are_named(named: dict[str, Any]) -> None:
+    ("requests", "options", "calls"),
+    [
+        ([(1, 2, 3)] * 4, {}, [[1, 2, 3, 1], [2, 3, 1, 2], [3, 1, 2, 3]]),
+        ([(1, 2, 3), (4, 5)], {"enable_large_batch_splitting": False}, [[1, 2, 3], [4, 5]]),
+        (
+            [(1, 1, 1), (2, 3, 4, 5, 6), (7, 7, 7), (8, 8)], {"enable_large_batch_splitting": None},
+            [[1, 1, 1], [2, 3, 4, 5, 6], [7, 7, 7, 8], [8]],
+        ),
+        (
+            [range(40_000)], {"enable_large_batch_splitting": None},
+            [[*range(16_384)], [*range(16_384, 32_768)], [*range(32_768, 40_000)]],
+        ),
+    ],
+)  # fmt: skip
+def test_calls_of_a_model(requests: list[tuple[int, ...]], options: dict[str, Any], calls: list[list[int]]) -> None:
+    """A request that fits no open batch fills it, unless splitting is off; unset, a larger request is calls of its own,
+    of at most 16,384 rows."""
     model = RecordingModel()
-    options = {"max_batch_size": 4, "enable_large_batch_splitting": None} | named
-    answers_of(model, requests_of(rows(*range(6))), **options)
-    assert max(len(call) for call in model.calls) <= 4
+    replies, batcher = answers_of(
+        model, requests_of(*(rows(*values) for values in requests)), max_batch_size=4, **options
+    )
+    assert sorted(calls_of(model)) == sorted(calls)
+    assert values_of(replies) == [[[2 * value] for value in values] for values in requests]
+    assert batcher.report()["requests"] == len(requests)
 
 
-def test_what_is_padded_to_the_longest_in_its_batch_stays_in_one_batch() -> None:
+def test_requests_that_are_padded_to_the_longest_of_a_batch_stay_in_a_batch() -> None:
     model = RecordingModel()
     asked = requests_of(rows(1, 1, 1), rows(2, 2, width=3), rows(3, 3, 3, 3, 3, width=2))
     replies, _ = answers_of(model, asked, max_batch_size=4, **SPLIT, pad_variable_length_inputs=True)
     assert [call.shape for call in model.calls] == [(3, 1), (2, 3), (4, 2), (1, 2)]
     assert values_of(replies) == [[[2]] * 3, [[4] * 3] * 2, [[6] * 2] * 5]
+
+
+@each_row(
+    "named", [{"allowed_batch_sizes": (4,)}, {"max_execution_batch_size": 4, "max_batch_size": 8}, {"slo_ms": 50.0}]
+)
+def test_named_sizes_or_an_objective_bound_a_call(named: dict[str, Any]) -> None:
+    model = RecordingModel()
+    options = {"max_batch_size": 4, "enable_large_batch_splitting": None} | named
+    answers_of(model, requests_of(rows(*range(6))), **options)
+    assert max(len(call) for call in model.calls) <= 4
 
 
 @pytest.mark.covers("srv-batch-intra")

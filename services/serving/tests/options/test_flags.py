@@ -138,23 +138,15 @@ def test_what_is_not_supported_is_refused_by_its_name_with_the_reason(line: str)
             "--tensorflow_session_parallelism=2 --tensorflow_inter_op_parallelism=2",
             "--tensorflow_session_parallelism sets the same as --tensorflow_inter_op_parallelism",
         ),
-    ],
-)
-def test_what_cannot_be_read_is_refused_by_its_name(line: str, message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        read_flags(line.split())
-
-
-@each_row(
-    ("line", "message"),
-    [
         ("--port=9 --rest_api_port=9", "must differ"),
         ("--batching_parameters_file=/b", "batching_parameters_file needs enable_batching"),
         ("--enable_per_model_batching_parameters", "enable_per_model_batching_parameters needs enable_batching"),
         ("--model_base_path=/m --model_config_file_poll_wait_seconds=1", "needs model_config_file"),
     ],
 )
-def test_what_does_not_go_together_is_refused(line: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_that_cannot_be_read_or_do_not_go_together(
+    line: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(InvalidInput, match=message):
         settings_of(line, monkeypatch)
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 from headrace.cli import app
 from headrace.files.definition_folder import read_folder
 from headrace.local.check import doubts
+from testing.rows import each_row
 
 pytestmark = pytest.mark.usefixtures("warm_python")
 _STREAM = """
@@ -106,6 +107,22 @@ def test_what_a_module_raises_is_told_with_its_step(folder: Path) -> None:
     assert "it failed at `build the model, and take its first steps`" in result.stderr
     assert "no such parameter" in result.stderr
     assert "model.py" in result.stderr
+
+
+@each_row(
+    ("ending", "sentence"),
+    [("os._exit(0)", "ended with status 0"), ("os.kill(os.getpid(), 9)", "was ended by SIGKILL")],
+)
+def test_a_process_that_ends_without_a_word_is_named_with_its_end_and_its_last_lines(
+    folder: Path, ending: str, sentence: str
+) -> None:
+    (folder / "model.yaml").write_text(_MODULE)
+    (folder / "model.py").write_text(
+        f"import os\n\ndef build_model(schema, parameters):\n    print('here')\n    {ending}\n"
+    )
+    refused = check(folder)
+    assert (refused.exit_code, f"the trainer's process {sentence} at `" in refused.stderr) == (3, True), refused.stderr
+    assert "It printed last:\n" in refused.stderr
 
 
 def test_events_that_would_be_refused_are_listed_before_anything_is_trained(folder: Path) -> None:

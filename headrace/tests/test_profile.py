@@ -94,6 +94,8 @@ def test_a_stream_is_compared_with_a_versions_round_and_drift_is_an_exit_status(
         answers(mean)
         result = run("--json", "stats", "m@2", "--against", "s", "--last", "500", "--fail-at", "some")
         assert (result.exit_code, json.loads(result.output)["fields"]["x"]["drift"]) == (status, drift)
+    answers(0.0)
+    assert "0.0% -> 0.0%" in run("stats", "m@2", "--against", "s", "--last", "500").output
     assert server.requests[-1].path == "/v1/streams/s/statistics?last=500"
     assert "2,000" in run("stats", "s", answers=({"streams": [STREAM]}, document(3.0))).output
     assert run("stats", "s", "--fail-at", "large").exit_code == 3

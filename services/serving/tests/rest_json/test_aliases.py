@@ -59,19 +59,6 @@ def test_a_context_is_taken_as_it_is_called() -> None:
 
 
 @each_row(
-    ("row", "sentence"),
-    [
-        ({"distance-km": 1, "distance_km": 2, "rain": 0}, "input distance_km is there twice"),
-        ({"distance-km": 1, "rain": "maybe"}, '"maybe" Type: String is not of expected type: int64'),
-    ],
-)
-def test_what_is_doubtful_is_refused(row: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(RequestFailed) as caught:
-        read(instances=[row])
-    assert sentence in caught.value.message
-
-
-@each_row(
     ("body", "sentence"),
     [
         (
@@ -83,16 +70,21 @@ def test_what_is_doubtful_is_refused(row: dict[str, Any], sentence: str) -> None
             "Missing named input: rain in 'inputs' object; did you mean rain?",
         ),
         ({"inputs": {"distance_km": [1]}}, "Missing named input: rain in 'inputs' object."),
+        ({"instances": [{"distance-km": 1, "distance_km": 2, "rain": 0}]}, "input distance_km is there twice"),
+        (
+            {"instances": [{"distance-km": 1, "rain": "maybe"}]},
+            '"maybe" Type: String is not of expected type: int64',
+        ),
         (
             {"instances": [{"rain": 0}], "context": {"distance_kn": 1}},
             "does not have named input: distance_kn; did you mean distance_km?",
         ),
     ],
 )
-def test_a_misspelt_input_is_answered_with_the_one_that_was_meant(body: dict[str, Any], sentence: str) -> None:
+def test_doubtful_inputs_are_refused_and_misspelt_names_with_the_near_name(body: dict[str, Any], sentence: str) -> None:
     with pytest.raises(RequestFailed) as caught:
         read(**body)
-    assert caught.value.message.endswith(sentence)
+    assert sentence in caught.value.message
 
 
 def test_a_misspelt_input_of_the_queue_is_answered_with_the_one_that_was_meant() -> None:

@@ -129,6 +129,7 @@ def test_a_version_that_takes_one_row_of_the_context_gets_one(redis_server: Redi
     assert given == [{"user": (1,), "place": (1, 2), "item": (5,)}, whole, whole]
     assert 'headrace_serving_contexts_total{model="m"} 2.0' in told
     assert 'headrace_serving_contexts_transformed_once_total{model="m"} 1.0' in told
+    assert 'headrace_serving_context_rows_total{model="m"} 10.0' in told
 
 
 def test_a_runner_takes_one_row_of_the_context_and_no_other_number() -> None:
@@ -153,29 +154,3 @@ def test_columns_share_nothing() -> None:
     body = json.dumps({"inputs": {"seen": [[1]], "item": [1]}, "context": {"age": 1.0}}).encode()
     with pytest.raises(RequestFailed, match="expecting 'instances'"):
         read_inputs(Document(body), _TRAINED)
-
-
-@pytest.mark.covers("perf-shared-context")
-def test_scores_are_those_of_the_expanded_form_and_the_context_is_counted_once(redis_server: RedisServer) -> None:
-    def scored(inputs: Mapping[str, np.ndarray], request: queue_pb2.PredictionRequest) -> Mapping[str, np.ndarray]:
-        known = np.array([len(word) for word in inputs["user"].tolist()])
-        return {"score": (inputs["place"].sum(axis=1) * known + inputs["item"]).astype("<f4")}
-
-    state = replica_state(version(signature=_PLAIN))
-    with FrontThread(redis_server.url, state) as front, FakeRunner(redis_server.url, scored):
-        rows = [{"item": number} for number in range(5)]
-        answers = [
-            front.post(body).json()
-            for body in (
-                {"instances": rows, "context": _USER},
-                {"instances": [_USER | row for row in rows]},
-                {"instances": rows[:2], "context": _USER},
-            )
-        ]
-        registry = CollectorRegistry()
-        registry.register(FrontMetrics(front.front))
-        told = front.call(lambda: generate_latest(registry).decode())
-    assert answers[0] == answers[1] == {"predictions": [12.0, 13.0, 14.0, 15.0, 16.0]}
-    assert answers[2] == {"predictions": [12.0, 13.0]}
-    assert 'headrace_serving_contexts_total{model="m"} 2.0' in told
-    assert 'headrace_serving_context_rows_total{model="m"} 7.0' in told

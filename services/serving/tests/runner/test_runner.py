@@ -142,20 +142,6 @@ def test_unknown_signatures_and_outputs_are_refused_in_tensorflow_servings_words
     assert twice.error_message == "duplicate output tensor alias: y"
 
 
-def test_a_row_that_the_graph_refuses_fails_without_its_batch(
-    start_runner: StartRunner, asker: Asker, saved_models: Path
-) -> None:
-    start_runner(saved_models / "checked").serve()
-    requests = [
-        request(str(value).encode(), {"x": np.array([value], "<f4"), "steps": np.zeros(1, "<i8")})
-        for value in (1, -1, 2)
-    ]
-    asker.enqueue(*requests)
-    replies = asker.wait_for(b"1", b"-1", b"2")
-    assert [reply.error_code for reply in replies] == [0, Code.INVALID_ARGUMENT, 0]
-    assert "x must not be negative" in replies[1].error_message
-
-
 def test_a_request_past_its_deadline_is_dropped_and_not_run(beside: Asker) -> None:
     now_micros = time.time_ns() // 1000
     beside.enqueue(

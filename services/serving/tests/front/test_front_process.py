@@ -52,6 +52,9 @@ class Serving:
         except httpx.TransportError:
             return False
 
+    def has_open_request(self) -> bool:
+        return "headrace_serving_open_requests 1.0" in plain_http.get(self.url + "/metrics", timeout=60).text
+
     def manager_lines(self) -> list[str]:
         return self.manager_log.read_text().splitlines() if self.manager_log.exists() else []
 
@@ -60,10 +63,13 @@ class Serving:
 def start(redis_server: RedisServer, free_port: int, tmp_path: Path) -> Iterator[Callable[..., Serving]]:
     started: list[Serving] = []
 
-    def begin(*, log_path: Path | None = None, **environment: str) -> Serving:
+    def begin(*, until: str = "/readyz", log_path: Path | None = None, **environment: str) -> Serving:
+        """Returns when that path answers with 200; at once for ""."""
         redis_url = environment.pop("redis_url", redis_server.url)
-        started.append(Serving(redis_url, free_port, tmp_path, log_path=log_path, **environment))
-        return started[-1]
+        serving = Serving(redis_url, free_port, tmp_path, log_path=log_path, **environment)
+        started.append(serving)
+        wait_until(lambda: not until or serving.answers(until))
+        return serving
 
     yield begin
     for serving in started:
@@ -73,7 +79,6 @@ def start(redis_server: RedisServer, free_port: int, tmp_path: Path) -> Iterator
 
 def test_it_gets_ready_and_answers(start: Callable[..., Serving], redis_server: RedisServer) -> None:
     serving = start()
-    wait_until(lambda: serving.answers("/readyz"))
     assert plain_http.get(serving.url + "/readyz", timeout=60).json()["conditions"] == {
         "queue": "ok",
         "manager": "ok",
@@ -101,8 +106,7 @@ def test_a_process_of_the_interpreter_stays_small_and_without_tensorflow(start: 
 
 
 def test_it_is_alive_but_not_ready_without_redis(start: Callable[..., Serving], tmp_path: Path) -> None:
-    serving = start(redis_url=f"unix://{tmp_path}/nothing.sock")
-    wait_until(lambda: serving.answers("/healthz"))
+    serving = start(until="/healthz", redis_url=f"unix://{tmp_path}/nothing.sock")
     assert serving.answers("/readyz", 503)
     refused = plain_http.post(serving.url + "/v1/models/m:predict", json=_ROWS, timeout=60)
     assert refused.status_code == 503
@@ -112,13 +116,10 @@ def test_sigterm_finishes_what_runs_then_stops_the_manager_and_exits_0(
     start: Callable[..., Serving], redis_server: RedisServer
 ) -> None:
     serving = start()
-    wait_until(lambda: serving.answers("/readyz"))
     with FakeRunner(redis_server.url, row_sums) as runner, ThreadPoolExecutor(1) as pool:
         runner.answers.clear()
         asked = pool.submit(plain_http.post, serving.url + "/v1/models/m:predict", json=_ROWS, timeout=60)
-        wait_until(
-            lambda: "headrace_serving_open_requests 1.0" in plain_http.get(serving.url + "/metrics", timeout=60).text
-        )
+        wait_until(serving.has_open_request)
         serving.process.send_signal(signal.SIGTERM)
         wait_until(lambda: not serving.answers("/healthz"))
         assert "stop" not in serving.manager_lines()
@@ -132,13 +133,10 @@ def test_what_does_not_finish_in_time_is_refused_before_the_end(
     start: Callable[..., Serving], redis_server: RedisServer
 ) -> None:
     serving = start(SERVING_DRAIN_SECONDS="0.2")
-    wait_until(lambda: serving.answers("/readyz"))
     with FakeRunner(redis_server.url, row_sums) as runner, ThreadPoolExecutor(1) as pool:
         runner.answers.clear()
         asked = pool.submit(plain_http.post, serving.url + "/v1/models/m:predict", json=_ROWS, timeout=60)
-        wait_until(
-            lambda: "headrace_serving_open_requests 1.0" in plain_http.get(serving.url + "/metrics", timeout=60).text
-        )
+        wait_until(serving.has_open_request)
         serving.process.send_signal(signal.SIGTERM)
         answer = asked.result()
         assert (answer.status_code, "stopping" in answer.json()["error"]) == (503, True)
@@ -146,7 +144,7 @@ def test_what_does_not_finish_in_time_is_refused_before_the_end(
 
 
 def test_a_manager_that_dies_is_started_again(start: Callable[..., Serving]) -> None:
-    serving = start(STUB_MANAGER_DIES="1")
+    serving = start(until="", STUB_MANAGER_DIES="1")
     wait_until(lambda: len(serving.manager_lines()) == 2)
     wait_until(lambda: serving.answers("/readyz"))
 
@@ -176,9 +174,8 @@ def test_a_wrong_setting_stops_the_start_with_a_sentence(
 
 
 def test_a_taken_port_stops_the_start_with_a_sentence(start: Callable[..., Serving]) -> None:
-    serving = start()
-    wait_until(lambda: serving.answers("/healthz"))
-    second = start()
+    start(until="/healthz")
+    second = start(until="")
     assert second.process.wait(timeout=_WAIT_SECONDS) == 1
 
 
@@ -186,7 +183,6 @@ def test_a_front_that_is_killed_after_the_id_loses_no_answer(
     start: Callable[..., Serving], redis_server: RedisServer
 ) -> None:
     first = start()
-    wait_until(lambda: first.answers("/readyz"))
     with FakeRunner(redis_server.url, row_sums) as runner:
         runner.answers.clear()
         submitted = plain_http.post(first.url + "/v1/models/m:predictAsync", json=_ROWS, timeout=60)
@@ -196,7 +192,6 @@ def test_a_front_that_is_killed_after_the_id_loses_no_answer(
         wait_until(lambda: not first.answers("/healthz"), "its port being free")
         runner.answers.set()
         again = start()
-        wait_until(lambda: again.answers("/readyz"))
         answer = plain_http.get(
             f"{again.url}/v1/predictions/{prediction}", params={"wait_seconds": 30}, timeout=_WAIT_SECONDS
         )
@@ -211,7 +206,6 @@ def test_log_lines_and_records_name_the_request(
         log_path=log_path, SERVING_LOG_FORMAT="json", SERVING_LOG_LEVEL="DEBUG",
         SERVING_REQUEST_LOG=f"tfrecord:{tmp_path}/requests", SERVING_REQUEST_LOG_SAMPLING="0,m=1",
     )  # fmt: skip
-    wait_until(lambda: serving.answers("/readyz"))
     with FakeRunner(redis_server.url, row_sums):
         for model, status, request_id in (("m", 200, "order-17"), ("no", 404, "order-18")):
             asked = f"{serving.url}/v1/models/{model}:predict"

@@ -27,7 +27,13 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Append:
+class Spell:
+    at: float
+    until: float
+
+
+@dataclass(frozen=True)
+class Append(Spell):
     """One try at sending one request. A retry is another entry with the same key and events.
 
     Attributes:
@@ -36,8 +42,6 @@ class Append:
             ask again (503, a broken connection, silence).
     """
 
-    at: float
-    until: float
     key: str
     first_event: int
     end_event: int
@@ -48,7 +52,7 @@ class Append:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(Spell):
     """What came of one prediction; two entries of one id are two answers.
 
     Attributes:
@@ -58,8 +62,6 @@ class Prediction:
         version, outputs: of an answer; outputs are the probabilities.
     """
 
-    at: float
-    until: float
     id: int
     door: str
     deadline_seconds: float
@@ -72,11 +74,9 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Fault:
+class Fault(Spell):
     """`until`: when it was lifted; that of a kill is the kill's own moment."""
 
-    at: float
-    until: float
     number: int
     what: str
     target: str
@@ -100,11 +100,8 @@ class EndedEarly:
 
 
 @dataclass(frozen=True)
-class Stall:
+class Stall(Spell):
     """The machine itself stood still, or had no time for the suite: nothing can be said of how long things took."""
-
-    at: float
-    until: float
 
 
 @dataclass(frozen=True)
@@ -146,16 +143,14 @@ class VersionSeen:
 
 
 @dataclass(frozen=True)
-class AliasSeen:
+class AliasSeen(Spell):
     """Production as the registry showed it to a question that was put at `at` and answered at `until`; 0: none."""
 
-    at: float
-    until: float
     production: int
 
 
 @dataclass(frozen=True)
-class AccountSeen:
+class AccountSeen(Spell):
     """The model's account as the registry showed it. Numbers are examples; None: not known then.
 
     Attributes:
@@ -164,8 +159,6 @@ class AccountSeen:
         problems: what the account says does not add up.
     """
 
-    at: float
-    until: float
     head_version: int
     total: int | None
     trained: int
@@ -179,7 +172,7 @@ class AccountSeen:
 
 
 @dataclass(frozen=True)
-class EvidenceSeen:
+class EvidenceSeen(Spell):
     """The model's live quality as the registry showed it.
 
     Attributes:
@@ -189,8 +182,6 @@ class EvidenceSeen:
         tracks: by "version V as ALIAS", how many of its answers had their label.
     """
 
-    at: float
-    until: float
     revision: int
     labelled: int
     samples: Mapping[str, int]
@@ -211,11 +202,9 @@ class Labelled:
 
 
 @dataclass(frozen=True)
-class CanarySeen:
+class CanarySeen(Spell):
     """As the registry showed it to replicas; version 0: there was none."""
 
-    at: float
-    until: float
     version: int = 0
     stage: int = 0
     share: float = 0.0
@@ -223,11 +212,9 @@ class CanarySeen:
 
 
 @dataclass(frozen=True)
-class KeyedAnswer:
+class KeyedAnswer(Spell):
     """To a request with prediction keys; `key` is the first of them."""
 
-    at: float
-    until: float
     key: str
     version: int
 
@@ -293,11 +280,9 @@ class AliasMove:
 
 
 @dataclass(frozen=True)
-class Undo:
+class Undo(Spell):
     """A rollback by the operator, asked for once; its reason is its own."""
 
-    at: float
-    until: float
     reason: str
     outcome: Outcome
     detail: str = ""

@@ -50,6 +50,13 @@ def test_a_lookup_table_is_served_with_batches_and_warm_up(
     assert [read_tensor(reply.outputs[0]).tolist() for reply in replies] == [[12.5, -1.0], [9.0]]
 
 
+@pytest.mark.covers("srv-custom-servable")
+def test_an_error_in_a_platform_fails_the_load_with_its_words(start_runner: StartRunner, table: Path) -> None:
+    (table / "table.json").write_text("{}")
+    code, message = failure(start_runner(table, options=ModelOptions(platform="lookup")))
+    assert (code, message) == (2, "platform \"lookup\" cannot load version 1: KeyError: 'table'")
+
+
 @pytest.mark.covers("srv-xgboost")
 def test_an_xgboost_model_answers_what_xgboost_answers(start_runner: StartRunner, asker: Asker, tmp_path: Path) -> None:
     """Of model.ubj; test_standalone.py serves model.json."""
@@ -130,13 +137,11 @@ def test_what_cannot_be_loaded_is_an_error_that_says_why_and_ends_no_process(
     loads = [(_folder_with(tmp_path / str(number), files), options) for number, (_, files, options) in enumerate(cases)]
     others = [
         (saved_models / "several_tags", ModelOptions(engine=EngineOptions(saved_model_tags=("tpu",)))),
-        (_folder_with(tmp_path / "lookup", {"table.json": b"{}"}), ModelOptions(platform="lookup")),
         (tmp_path, ModelOptions(platform="spreadsheet")),
     ]
-    *found, tags, table, platform = called(_refusals, tmp_path / "answer", [*loads, *others])
+    *found, tags, platform = called(_refusals, tmp_path / "answer", [*loads, *others])
     assert "tpu" in tags[1]
-    assert table == (Code.UNKNOWN, "platform \"lookup\" cannot load version 1: KeyError: 'table'")
-    known = 'there is no platform "spreadsheet"; known here: lookup, tensorflow, tflite, xgboost'
+    known = 'there is no platform "spreadsheet"; known here: tensorflow, tflite, xgboost'
     assert platform == (Code.INVALID_ARGUMENT, known)
     for (words, _, _), (code, message) in zip(cases, found, strict=True):
         assert code == Code.FAILED_PRECONDITION, words

@@ -27,7 +27,7 @@ from common.registry.catalog import (
     ThinnedVersions,
     Version,
 )
-from headrace.client.bodies import JSON, build, list_of, segment
+from headrace.client.bodies import build, list_of, segment
 from headrace.client.doors import Doors
 from headrace.client.rebuilds import measured
 from headrace.client.tables import Versions
@@ -258,12 +258,8 @@ class Lifecycle(Doors):
             since: epoch seconds; 0: from the log's start.
             wait_seconds: for the trainer's answer, which reads the log.
         """
-        body = orjson.dumps({"triggers": triggers, "since": since})
-        path = f"/v1/models/{segment(model)}/triggers:replay"
-        answer: Mapping[str, Any] = self._trainer.call(
-            "POST", path, body, headers=JSON, repeatable=True, timeout_seconds=wait_seconds
-        ).json()
-        return answer
+        body, path = {"triggers": triggers, "since": since}, f"/v1/models/{segment(model)}/triggers:replay"
+        return self._trainer.post(path, body, repeatable=True, timeout_seconds=wait_seconds)
 
     def fail_round(self, model: str, round_id: str, *, reason: str = "") -> Round:
         """Ends a round that is planned or running, with any holder."""
@@ -303,8 +299,7 @@ class Lifecycle(Doors):
     def dead_letters(self, stream: str, *, limit: int = 100) -> list[Mapping[str, Any]]:
         """The newest first, each with its reason."""
         path = f"/v1/streams/{segment(stream)}/deadletters?{urlencode({'limit': limit})}"
-        letters: list[Mapping[str, Any]] = self._ingest.get(path)["dead_letters"]
-        return letters
+        return list(self._ingest.get(path)["dead_letters"])
 
     def replay_dead_letters(self, stream: str) -> Mapping[str, Any]:
         """Appends those that fit the newest schema, each once for all time: {"replayed", "refused_count", ...}."""

@@ -59,14 +59,10 @@ def parse_space(document: object) -> Space:
     for key, value in document.items():
         if str(key).partition(".")[0] not in _SECTIONS or "." not in str(key):
             raise InvalidInput(f"search: {key} must be a key below {', '.join(_SECTIONS)}, with dots between names")
-        space[str(key)] = _choices(str(key), value) if isinstance(value, list) else _range(str(key), value)
+        if isinstance(value, list) and len(value) < 2:
+            raise InvalidInput(f"search: {key} needs two values or more to choose from, got {value!r}")
+        space[str(key)] = value if isinstance(value, list) else _range(str(key), value)
     return space
-
-
-def _choices(key: str, values: list[Any]) -> list[Any]:
-    if len(values) < 2:
-        raise InvalidInput(f"search: {key} needs two values or more to choose from, got {values!r}")
-    return values
 
 
 def _range(key: str, section: object) -> Range:

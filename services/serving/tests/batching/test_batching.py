@@ -9,6 +9,7 @@ import pytest
 from common.errors import InvalidInput
 from services.serving.batching.groups import Taken
 from services.serving.batching.merge import Batcher
+from services.serving.batching.models import is_mergeable
 from services.serving.options.model_options import BatchingOptions
 from services.serving.tests.support.queue_asker import request
 from services.serving.tests.support.recording_model import (
@@ -20,6 +21,7 @@ from services.serving.tests.support.recording_model import (
     values_of,
 )
 from services.serving.wire.codes import Code
+from services.serving.wire.replica_state import Signature, TensorSpec
 from services.serving.wire.work import waits_of
 from testing.rows import each_row
 
@@ -180,3 +182,11 @@ def test_the_answer_to_a_traced_request_says_in_which_batch_it_ran() -> None:
     batch = replies[1].batch
     assert (batch.requests, batch.rows, batch.runner_pid) == (3, 4, os.getpid())
     assert batch.began_at_micros <= batch.ended_at_micros
+
+
+@each_row(("shape", "shares"), [((-1,), True), ((-1, 2), True), (None, True), ((2,), False), ((), False)])
+def test_requests_share_a_call_where_each_tensor_has_as_many_rows_as_come(
+    shape: tuple[int, ...] | None, *, shares: bool
+) -> None:
+    outputs = {"y": TensorSpec("DT_FLOAT", shape)}
+    assert is_mergeable(Signature("", {"x": TensorSpec("DT_FLOAT", (-1,))}, outputs)) == shares

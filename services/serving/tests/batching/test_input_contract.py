@@ -86,7 +86,7 @@ def test_a_required_input_is_still_required(tmp_path: Path) -> None:
 
 
 def test_a_value_out_of_bounds_is_refused_alone_and_the_rest_of_its_batch_answered_together(tmp_path: Path) -> None:
-    late = one(tags=[]) | {"distance": np.array([7.0, -5.0], "<f4"), "carrier": np.array([b"AA", b"UA"], object)}
+    late = one(tags=[]) | {"distance": np.array([5000.0, -5.0], "<f4"), "carrier": np.array([b"AA", b"UA"], object)}
     late["tags"] = late["tags"].repeat(2, axis=0)
     replies, model, batcher = answers(contract_of(tmp_path), one(tags=[]), late, one(tags=[], carrier="ZZ"), one(0.1))
     assert [reply.error_code for reply in replies] == [0, Code.INVALID_ARGUMENT, Code.INVALID_ARGUMENT, 0]

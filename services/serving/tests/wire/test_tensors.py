@@ -74,6 +74,7 @@ def test_half_values_are_bit_patterns() -> None:
     assert list(back.half_val) == bits
 
 
+@pytest.mark.covers("srv-grpc")
 def test_too_few_values_repeat_the_last_and_none_means_zeros() -> None:
     assert read(proto("DT_FLOAT", (3,), float_val=[1, 2])).tolist() == [1, 2, 2]
     assert read(proto("DT_INT64", (2, 2))).tolist() == [[0, 0], [0, 0]]

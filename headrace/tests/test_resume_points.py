@@ -4,7 +4,6 @@ import io
 import json
 from contextlib import redirect_stdout
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,14 +38,13 @@ def _answers(url: str, round_id: str, folder: Path, exported: Path) -> tuple[lis
     """To rows, by the command; to a file of them; by the export of the same weights; and of a point that is damaged."""
     session = _AtRegistry(folder, as_json=True)
     object.__setattr__(session, "url", url)
-    context: Any = SimpleNamespace(obj=session)
     answer = io.StringIO()
     with redirect_stdout(answer):
-        predict(context, "m", json.dumps(_ROWS), here=True, round_id=round_id)
+        predict(session, "m", json.dumps(_ROWS), here=True, round_id=round_id)
     (folder / "rows.ndjson").write_text("\n".join(map(json.dumps, _ROWS)))
     with redirect_stdout(io.StringIO()):
         to = str(folder / "answers.ndjson")
-        predict(context, "m", file=str(folder / "rows.ndjson"), to=to, here=True, round_id=round_id)
+        predict(session, "m", file=str(folder / "rows.ndjson"), to=to, here=True, round_id=round_id)
     lines = [json.loads(line) for line in (folder / "answers.ndjson").read_text().splitlines()]
     own = LoadedVersion(exported.parent, [*exported.rglob("*.pb")], 1).predict("m", rows=_ROWS)
     with Client(at(url), timeout_seconds=60.0) as client, pytest.raises(InvalidInput) as caught:
@@ -102,7 +100,7 @@ def test_a_rounds_resume_point_answers_as_the_export_of_its_weights(tmp_path: Pa
 
 
 def test_a_resume_point_goes_with_no_version() -> None:
-    context: Any = SimpleNamespace(obj=None)
+    session: Any = None
     for more in ({}, {"here": True, "version": 1}, {"here": True, "label": "a"}):
         with pytest.raises(InvalidInput, match="--round names a resume point"):
-            predict(context, "m", "[1]", round_id="m-000001", **more)
+            predict(session, "m", "[1]", round_id="m-000001", **more)

@@ -8,6 +8,7 @@ import base64
 import contextlib
 import gzip
 import hashlib
+import hmac
 import http.client
 import json
 import re
@@ -126,9 +127,31 @@ class World:
         self.write_access()
 
 
+def _part(document: Mapping[str, object]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(document).encode()).decode().rstrip("=")
+
+
+def _unsigned(made: Issuer) -> str:
+    claims = {"iss": made.url, "aud": AUDIENCE, "sub": "mallory", "exp": 2**33, "roles": ["operator"]}
+    return f"{_part({'alg': 'none', 'kid': 'a'})}.{_part(claims)}."
+
+
+def _by_public_key(made: Issuer) -> str:
+    claims = {"iss": made.url, "aud": AUDIENCE, "sub": "mallory", "exp": 2**33, "roles": ["operator"]}
+    signed = f"{_part({'alg': 'HS256', 'kid': 'a'})}.{_part(claims)}"
+    digest = hmac.new(made.public_pem("a"), signed.encode(), hashlib.sha256).digest()
+    return f"{signed}.{base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
+
+
 _JWTS: Mapping[str, Any] = {
     "jwt good": lambda made: made.token(roles=["viewer"]),
     "jwt expired": lambda made: made.token(roles=["viewer"], exp=int(time.time()) - 3600),
+    "jwt for others": lambda made: made.token(roles=["viewer"], aud="elsewhere"),
+    "jwt of others": lambda made: made.token(roles=["viewer"], iss="https://elsewhere.example"),
+    "jwt unsigned": _unsigned,
+    "jwt by public key": _by_public_key,
+    "jwt of the operator's name": lambda made: made.token(roles=["viewer"], sub="operator"),
+    "jwt without roles": lambda made: made.token(),
 }
 
 
@@ -172,10 +195,16 @@ _PUSH = json.dumps({"files": [_OUTSIDE], "by": "operator", "reason": "r"}).encod
 _OVER_HTTP = {
     # who: what                                                 service, method, path, who, headers, body, statuses
     "nobody lists models": ("registry", "GET", "/v1/models", "", {}, b"", {401}),
+    "nobody asks for metrics": ("serving", "GET", "/metrics", "", {}, b"", {401}),
+    "nobody reads the description": ("ingest", "GET", "/openapi.json", "", {}, b"", {401}),
+    "nobody tries paths": ("trainer", "GET", "/v1/secret", "", {}, b"", {401}),
     "nobody predicts": ("serving", "POST", _PREDICT_PATH, "", {}, _PREDICT, {401}),
     "nobody sends events": ("ingest", "POST", f"{_OF_STREAM}/events", "", {}, _EVENTS, {401}),
     "nobody trains": ("trainer", "POST", f"/v1/models/{MODEL}:train", "", {}, _BY, {401}),
     "a guessed token": ("registry", "GET", "/v1/models", "hr_" + "A" * 43, {}, b"", {401}),
+    "a token's digest": (
+        "registry", "GET", "/v1/models", hashlib.sha256(b"hr_test-viewer").hexdigest(), {}, b"", {401},
+    ),
     "a token in the query": ("registry", "GET", "/v1/models?access_token=hr_test-viewer", "", {}, b"", {401}),
     "a token as Basic": (
         "registry", "GET", "/v1/models", "",
@@ -183,13 +212,18 @@ _OVER_HTTP = {
     ),
     "a token of 9,000 bytes": ("registry", "GET", "/v1/models", "x" * 9000, {}, b"", {401, 431}),
     "a predictor reads the catalog": ("registry", "GET", f"/v1/models/{MODEL}", "predictor", {}, b"", {403}),
+    "a predictor reads metrics": ("serving", "GET", "/metrics", "predictor", {}, b"", {403}),
+    "a predictor sends events": ("ingest", "POST", f"{_OF_STREAM}/events", "predictor", {}, _EVENTS, {403}),
     "a stranger predicts": ("serving", "POST", _PREDICT_PATH, "stranger", {}, _PREDICT, {403}),
     "a stranger sends events": ("ingest", "POST", f"{_OF_STREAM}/events", "stranger", {}, _EVENTS, {403}),
+    "a viewer predicts": ("serving", "POST", _PREDICT_PATH, "viewer", {}, _PREDICT, {403}),
     "a viewer promotes": ("registry", "PUT", f"/v1/models/{MODEL}/aliases/production", "viewer", {}, _ALIAS, {403}),
+    "a viewer collects": ("registry", "POST", "/v1/gc", "viewer", {}, b"", {403}),
     "an author promotes": ("registry", "PUT", "/v1/models/mine-1/aliases/production", "author", {}, _ALIAS, {403}),
     "an author deletes": ("registry", "DELETE", "/v1/models/mine-1?by=operator", "author", {}, b"", {403}),
     "an author changes another's model": ("registry", "PUT", f"/v1/models/{MODEL}", "author", {}, _MODEL_BODY, {403}),
     "an author trains another's model": ("trainer", "POST", f"/v1/models/{MODEL}:train", "author", {}, _BY, {403}),
+    "an author changes a stream": ("registry", "PUT", _OF_STREAM, "author", {}, _SCHEMA, {403}),
     "an author stops another's round": (
         "registry", "POST", f"/v1/models/{MODEL}/rounds/{MODEL}-000001:stop", "author", {}, _BY, {403},
     ),
@@ -200,9 +234,23 @@ _OVER_HTTP = {
     "a predictor asks asynchronously for another's model": (
         "serving", "POST", "/v1/models/other:predictAsync", "predictor", {}, _PREDICT, {403},
     ),
+    "a sender reads the audit log": ("registry", "GET", "/v1/audit", "sender", {}, b"", {403}),
+    "a viewer replays dead letters": (
+        "ingest", "POST", f"{_OF_STREAM}/deadletters:replay", "viewer", {}, b"{}", {403, 404},
+    ),
+    "a sender reads events": ("ingest", "GET", f"{_OF_STREAM}/events", "sender", {}, b"", {403}),
+    "a pattern and a path": ("serving", "POST", "/v1/models/a%2F..%2Fb:predict", "pattern", {}, _PREDICT, {403}),
+    "a pattern and dots": ("serving", "POST", "/v1/models/a/../b:predict", "pattern", {}, _PREDICT, {400, 403}),
+    "a pattern and encoded dots": ("serving", "POST", "/v1/models/%2e%2e:predict", "pattern", {}, _PREDICT, {403}),
+    "a pattern and upper case": ("serving", "POST", "/v1/models/ABOVE:predict", "pattern", {}, _PREDICT, {403}),
+    "a pattern and a wide letter": ("serving", "POST", "/v1/models/%EF%BD%81:predict", "pattern", {}, _PREDICT, {403}),
     "a pattern and an encoded name": ("serving", "POST", "/v1/models/%62:predict", "pattern", {}, _PREDICT, {403}),
+    "a method in a header": (
+        "registry", "POST", "/v1/gc", "viewer", {"X-HTTP-Method-Override": "GET"}, b"", {403},
+    ),
     "serving's token deletes": ("registry", "DELETE", f"/v1/models/{MODEL}?by=operator", "serving", {}, b"", {403}),
     "the trainer's token sends events": ("ingest", "POST", f"{_OF_STREAM}/events", "trainer", {}, _EVENTS, {403}),
+    "the trainer's token predicts": ("serving", "POST", _PREDICT_PATH, "trainer", {}, _PREDICT, {403}),
     "ingest's token trains": ("trainer", "POST", f"/v1/models/{MODEL}:train", "ingest", {}, _BY, {403}),
     "an author sends services elsewhere": (
         "registry", "PUT", "/v1/streams/mine", "author", {}, _ELSEWHERE, {400},
@@ -224,6 +272,12 @@ _OVER_HTTP = {
         "registry", "POST", "/logout", "", {"Content-Type": "text/plain"}, b"token=x", {400, 401, 403},
     ),
     "an expired JWT": ("registry", "GET", "/v1/models", "jwt expired", {}, b"", {401}),
+    "a JWT for another audience": ("registry", "GET", "/v1/models", "jwt for others", {}, b"", {401}),
+    "a JWT of another issuer": ("registry", "GET", "/v1/models", "jwt of others", {}, b"", {401}),
+    "an unsigned JWT": ("registry", "GET", "/v1/models", "jwt unsigned", {}, b"", {401}),
+    "a JWT by HMAC with the public key": ("registry", "GET", "/v1/models", "jwt by public key", {}, b"", {401}),
+    "a JWT in the operator's name": ("registry", "GET", "/v1/models", "jwt of the operator's name", {}, b"", {401}),
+    "a JWT without roles": ("registry", "GET", "/v1/models", "jwt without roles", {}, b"", {403}),
     # What is allowed, so that a door that refuses everything does not pass.
     "a JWT that counts": ("registry", "GET", "/v1/models", "jwt good", {}, b"", {200}),
     "a predictor predicts": ("serving", "POST", _PREDICT_PATH, "predictor", {}, _PREDICT, {200}),
@@ -250,9 +304,16 @@ _TWO = tfserving_pb2.MultiInferenceRequest(
     tasks=[tfserving_pb2.InferenceTask(model_spec=tfserving_pb2.ModelSpec(name=name)) for name in (MODEL, "secret")]
 )
 _LEASE = registry_pb2.LeaseRoundRequest(holder="mallory", ttl_seconds=60)
+_MOVE = registry_pb2.SetAliasRequest(model=MODEL, alias="production", version=1, by="operator")
 _NO, _WHO = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
 _OVER_GRPC = {
     "nobody predicts": ("serving", f"{_PREDICTION}/Predict", tfserving_pb2.PredictRequest(model_spec=_SPEC), "", _WHO),
+    "nobody lists": ("registry", f"{_REGISTRY}/ListModels", registry_pb2.ListModelsRequest(), "", _WHO),
+    "nobody watches": ("registry", f"{_REGISTRY}/Watch", registry_pb2.WatchRequest(), "", _WHO),
+    "nobody looks for methods": (
+        "registry", "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", registry_pb2.WatchRequest(), "",
+        _WHO,
+    ),
     "a stranger predicts": (
         "serving", f"{_PREDICTION}/Predict", tfserving_pb2.PredictRequest(model_spec=_SPEC), "stranger", _NO,
     ),
@@ -264,9 +325,15 @@ _OVER_GRPC = {
     "a sender sends elsewhere": (
         "ingest", "headrace.IngestService/Append", ingest_pb2.AppendRequest(stream="elsewhere"), "sender", _NO,
     ),
+    "an operator leases a round": ("registry", f"{_REGISTRY}/LeaseRound", _LEASE, "operator", _NO),
     "serving leases a round": ("registry", f"{_REGISTRY}/LeaseRound", _LEASE, "serving", _NO),
     "serving registers a version": (
         "registry", f"{_REGISTRY}/RegisterVersion", registry_pb2.RegisterVersionRequest(round_id="r"), "serving", _NO,
+    ),
+    "a trainer promotes": ("registry", f"{_REGISTRY}/SetAlias", _MOVE, "trainer", _NO),
+    "ingest reports as a trainer": (
+        "registry", f"{_REGISTRY}/Report", registry_pb2.ReportRequest(instance_id="i", service="trainer"), "ingest",
+        _NO,
     ),
     "an author uploads under another's round": (
         "registry", f"{_REGISTRY}/PutResumePoint", registry_pb2.PutResumePointRequest(round_id="r"), "author", _NO,
@@ -293,6 +360,14 @@ def test_credentials_twice_are_none(world: World) -> None:
     head = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     lines = "".join(f"Authorization: Bearer {world.tokens[name]}\r\n" for name in ("viewer", "operator"))
     assert _statuses(world, "registry", f"{head}{lines}\r\n".encode(), 1) == [400]
+
+
+def test_each_of_pipelined_requests_is_held_against_its_own_credentials(world: World) -> None:
+    sent = b""
+    for who in ("predictor", "stranger", "", "predictor"):
+        head = f"POST {_PREDICT_PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(_PREDICT)}\r\n"
+        sent += (head + "".join(f"{k}: {v}\r\n" for k, v in world.bearer(who).items()) + "\r\n").encode() + _PREDICT
+    assert _statuses(world, "serving", sent, 4) == [200, 403, 401, 200]
 
 
 def _statuses(world: World, service: str, sent: bytes, count: int) -> list[int]:
@@ -341,15 +416,55 @@ def test_what_is_refused_reads_the_same_whether_or_not_it_is_there(world: World)
         assert len(told) == 1, path
 
 
-def _log_in(world: World, who: str) -> str:
-    """The browser's cookies."""
+def test_nobody_acts_in_another_name(world: World) -> None:
+    body = json.dumps({"by": "somebody-else", "reason": "an attack"}).encode()
+    for change in ("pin", "unpin"):
+        status, text, _ = world.ask("registry", "POST", f"/v1/models/{MODEL}:{change}", world.bearer("operator"), body)
+        assert status == 200, text
+    _, text, _ = world.ask("registry", "GET", "/v1/history", world.bearer("viewer"))
+    entries = [entry for entry in json.loads(text)["entries"] if entry["reason"] == "an attack"]
+    assert [entry["by"] for entry in entries] == ["operator", "operator"]
+
+
+def _log_in(world: World, who: str) -> tuple[str, str]:
+    """The browser's cookies, and the token of its forms."""
     _, page, headers = world.ask("registry", "GET", "/login", _HTML)
     session = headers["set-cookie"].partition(";")[0]
     form = re.findall(r'name="token" value="([^"]+)"', page.decode())[0]
-    fields = urlencode({"token": form, "access_token": world.tokens[who]})
+    fields = urlencode({"token": form, "access_token": world.tokens[who], "next": "//evil.example"})
     status, _, headers = world.ask("registry", "POST", "/login", {**_FORM, "Cookie": session}, fields.encode())
     assert (status, headers["location"]) == (303, "/")
-    return f"{session}; {headers['set-cookie'].partition(';')[0]}"
+    return f"{session}; {headers['set-cookie'].partition(';')[0]}", form
+
+
+def test_forms_and_cookies_of_others_change_nothing(world: World) -> None:
+    cookies, form = _log_in(world, "operator")
+    path = f"/models/{MODEL}/do/pause"
+    fields = urlencode({"token": form, "from": "1", "reason": "an attack"}).encode()
+    own = {**_FORM, "Cookie": cookies}
+    foreign: tuple[tuple[Mapping[str, str], bytes], ...] = (
+        ({**own, "Origin": "http://evil.example"}, fields), ({**own, "Origin": "null"}, fields),
+        ({**own, "Sec-Fetch-Site": "cross-site"}, fields), (own, fields.replace(form.encode(), b"0" * len(form))),
+        ({**_FORM, "Cookie": cookies.partition(";")[0]}, fields),
+        ({**_FORM, "Cookie": f"{cookies[:-4]}0000"}, fields),
+    )  # fmt: skip
+    for headers, body in foreign:
+        assert world.ask("registry", "POST", path, headers, body)[0] in (401, 403, 409)
+    api = f"/v1/models/{MODEL}:pause"
+    assert world.ask("registry", "POST", api, {"Cookie": cookies}, _BY)[0] == 401
+    with world.launcher.client() as client:
+        assert not client.model(MODEL).paused
+    assert world.ask("registry", "POST", path, own, fields)[0] == 303, "its own form does"
+    assert world.ask("registry", "POST", f"/v1/models/{MODEL}:resume", world.bearer("operator"), _BY)[0] == 200
+
+
+def test_a_viewers_session_sees_no_button_and_submits_no_form(world: World) -> None:
+    cookies, form = _log_in(world, "viewer")
+    _, page, _ = world.ask("registry", "GET", f"/models/{MODEL}", {**_HTML, "Cookie": cookies})
+    assert b"/do/" not in page
+    fields = urlencode({"token": form, "from": "1", "reason": ""}).encode()
+    path = f"/models/{MODEL}/do/rollback"
+    assert world.ask("registry", "POST", path, {**_FORM, "Cookie": cookies}, fields)[0] == 403
 
 
 def test_one_principals_connections_take_its_own_place_and_no_others(world: World) -> None:
@@ -397,7 +512,7 @@ def test_one_principals_open_streams_are_bounded_and_others_are_answered(world: 
 
 
 def test_a_removed_token_opens_nothing_more_and_its_streams_end(world: World) -> None:
-    cookies = _log_in(world, "viewer")
+    cookies, _ = _log_in(world, "viewer")
     ended: list[grpc.StatusCode] = []
     began = threading.Event()
 
@@ -439,6 +554,18 @@ def test_a_removed_token_opens_nothing_more_and_its_streams_end(world: World) ->
         stop.set()
         world.write_access()
     until(lambda: world.ask("registry", "GET", "/v1/models", world.bearer("viewer"))[0] == 200, "it counts again")
+
+
+def test_a_file_that_is_wrong_opens_nothing(world: World) -> None:
+    path = access_file(world.launcher.data_dir)
+    try:
+        for content in ("", "principals: [", "principals: [{name: mallory, roles: [root], token_sha256: []}]"):
+            path.write_text(content)
+            assert world.ask("registry", "GET", "/v1/models", {})[0] == 401
+            assert world.ask("registry", "GET", "/v1/models", world.bearer("stranger"))[0] in (401, 403)
+        until(lambda: b"refused" in world.ask("registry", "GET", "/readyz", {})[1], "the file is refused")
+    finally:
+        world.write_access()
 
 
 def test_no_token_and_no_key_is_in_a_log_a_command_line_an_answer_a_page_or_what_is_kept(world: World) -> None:

@@ -18,12 +18,10 @@ from services.registry.catalog import Catalog
 from services.registry.pages.service_links import ServiceLinks
 from services.registry.tests.building import LIMITS, Clock, leadership_of, new_catalog
 from services.registry.tests.seeing import Shown, browsing
-from testing import compiled_sql, plain_http
+from testing import plain_http
 from testing.browser import chromium
 from testing.postgres_server import PostgresServer
 from testing.registry_server import RegistryServer
-
-compiled_sql.share()
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ class World:
         return tuple((key.lower(), value) for key, value in self.bearer(who).items())
 
     def write_access(self, *without: str) -> None:
-        """The file with the principals above, and the issuer; it counts after at most 50 ms."""
+        """The file with the principals above, and the issuer; it counts soon after."""
         own = [
             f"  - {{name: {name}, roles: [{', '.join(map(json.dumps, roles))}], "
             f"token_sha256: [{json.dumps(hashlib.sha256(self.tokens[name].encode()).hexdigest())}]}}\n"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.access.access_file import AccessFile, read_access
+from common.access.file_changes import when_changed
 from common.access.oidc import Oidc, is_jwt
 from common.access.principal import ANONYMOUS, Principal
 from common.access.tokens import digest_of
@@ -135,6 +136,10 @@ class Access:
             return True
         return principal is not None and principal.expires_at != math.inf and time.time() > principal.expires_at
 
+    def look(self) -> None:
+        """The next request looks at the file."""
+        self._look_at = 0.0
+
     def principal_of_login(self, issuer: Oidc, id_token: str, nonce: str) -> Principal:
         """Raises Unauthenticated, Unavailable."""
         if issuer.wants_keys(id_token):
@@ -206,7 +211,9 @@ def open_access(path: Path | None, host: str, *, allow_anonymous: bool, prefix: 
     if path is not None:
         if allow_anonymous:
             raise InvalidInput(f"{prefix}ALLOW_ANONYMOUS is yes, and {prefix}ACCESS_FILE is set; take one away")
-        return Access(path)
+        access = Access(path)
+        when_changed(path, access.look)
+        return access
     if not allow_anonymous and not _is_loopback(host):
         raise InvalidInput(
             f"{prefix}HOST is {host}, which other machines reach, and requests need no credentials: set "

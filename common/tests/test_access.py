@@ -8,6 +8,7 @@ import pytest
 
 from common.access.access import LOOK_SECONDS, Access
 from common.access.access_file import read_access
+from common.access.file_changes import when_changed
 from common.access.principal import ANONYMOUS, Principal, act_as, author_of, check_roles
 from common.access.tokens import digest_of, new_token
 from common.errors import InvalidInput, Unauthenticated
@@ -193,3 +194,19 @@ def test_a_removed_token_is_refused_in_each_request_that_comes_later_than_a_look
     assert [look.has_changed(generation, principal) for look, principal, generation in known] == [True, False]
     with pytest.raises(Unauthenticated):
         access.principal_of(f"Bearer {_TOKEN}")
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_change_that_the_kernel_reports_is_seen_before_the_next_look_is_due(
+    tmp_path: Path, is_replaced: bool
+) -> None:
+    path = tmp_path / "access.yaml"
+    path.write_text(_content())
+    access = Access(path, look_seconds=3600.0)
+    when_changed(path, access.look)
+    assert access.principal_of(f"Bearer {_TOKEN}")
+    for number in range(3):
+        aside = tmp_path / "aside" if is_replaced else path
+        aside.write_text(_content(digest=digest_of(f"hr_{number}")))
+        aside.replace(path)
+        _eventually(access, f"hr_{number}", "ada")

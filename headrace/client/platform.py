@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlencode
 
-from common.errors import Conflict, HeadraceError, NotFound, Unavailable
+from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Unavailable
 from common.registry.catalog import PRODUCTION, AliasChange, FileEntry, Model, Round, Stream
 from common.registry.paths import path_below
 from headrace.client.bodies import build, segment
@@ -159,13 +159,17 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         directory, files = self._fetched(model, version, None)
         return LoadedVersion(directory, files, version or self.model(model).aliases[PRODUCTION])
 
-    def loaded_point(self, model: str, round_id: str) -> Any:
+    def loaded_point(self, model: str, round_id: str, *, trust_code: bool = False) -> Any:
         """A round's newest resume point, which answers as `loaded` does, as version 0. Needs TensorFlow and the
-        trainer's packages here, and runs the definition's code.
+        trainer's packages here.
+
+        Args:
+            trust_code: the Python of the definition's authors may run here, with this process's rights.
 
         Raises:
             NotFound: there is no such round, or it has no resume point. Conflict: it has made a version. InvalidInput:
-                what it needs is not installed. DataLoss: a file is not what its digest says.
+                what it needs is not installed, or the definition has Python that is not trusted. Unavailable: the
+                export took longer than ten minutes. DataLoss: a file is not what its digest says.
         """
         from headrace.client.loading import LoadedVersion
         from headrace.client.point import write_point
@@ -177,11 +181,18 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
             raise Conflict(f"round {round_id} has made version {found.version}; name that version")
         if not answer.get("resume_point"):
             raise NotFound(f"round {round_id} is {found.state}, and has no resume point")
+        definition = self.definition(found.plan.definition_digest)
+        code = sorted(name for name in definition if name.endswith(".py"))
+        if code and not trust_code:
+            raise InvalidInput(
+                f"the definition has Python of its authors ({', '.join(code[:3])}), which would run on this machine "
+                "with your rights; where you trust it, add --trust-code (trust_code=True)"
+            )
         for item in answer["resume_point"]["files"]:
             entry = build(FileEntry, item)
             self.fetch_file(entry, path_below(directory / "point", entry.path))
         stream = self.stream(found.plan.stream, schema_version=found.plan.schema_version)
-        files = write_point(directory, self.definition(found.plan.definition_digest), stream.schema_json)
+        files = write_point(directory, definition, stream.schema_json)
         return LoadedVersion(directory, files, 0)
 
     def fetch_file(self, entry: FileEntry, path: Path) -> None:

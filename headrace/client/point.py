@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from common.errors import InvalidInput
+from common.errors import InvalidInput, Unavailable
 from common.process.lean_imports import lean_command
 from common.registry.paths import path_below
 
@@ -17,6 +17,7 @@ def write_point(directory: Path, definition: Mapping[str, bytes], schema_json: s
     Raises:
         InvalidInput: the trainer's packages are not installed here, or the point fits no model; the sentence has the
             process's last words.
+        Unavailable: the process took longer than ten minutes.
     """
     (directory / "schema.json").write_text(schema_json)
     for name, content in definition.items():
@@ -24,7 +25,10 @@ def write_point(directory: Path, definition: Mapping[str, bytes], schema_json: s
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     command = lean_command("services.trainer.rounds.point_export", str(directory))
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_SECONDS)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"the resume point was not exported within {_LIMIT_SECONDS} s") from error
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
         raise InvalidInput(

@@ -68,6 +68,9 @@ def predict(
     round_id: Annotated[
         str, typer.Option("--round", help="With --here: ask the resume point of this round, which made no version.")
     ] = "",
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="With --round: run the Python of the model's authors on this machine.")
+    ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds for all of it.", min=0.001)] = 30.0,
 ) -> None:
     """Ask for predictions and print the answer as JSON."""
@@ -84,13 +87,13 @@ def predict(
         raise InvalidInput("rows of a topic need --to, a file or a topic for their answers")
     _check_ways(
         is_async=is_async, use_grpc=use_grpc, has_url=bool(url), here=here, is_round=bool(round_id),
-        is_version=bool(version or label),
+        is_version=bool(version or label), trust_code=trust_code,
     )  # fmt: skip
     target = Target(model, version, label, signature)
     document = None if file is not None else _document(sys.stdin.read() if request == "-" else request)
     with (
         _with_reason(session, target, is_ours=not (url or round_id)),
-        nullcontext(_loaded(session, target, round_id))
+        nullcontext(_loaded(session, target, round_id, trust_code=trust_code))
         if here
         else _client(session, url, use_grpc=use_grpc, timeout_seconds=timeout) as client,
     ):
@@ -122,7 +125,9 @@ def predict(
             echo(f"{counted(answer['labelled'], 'row')} with {known.label if known else 'a label'}: {listed}", err=True)
 
 
-def _check_ways(*, is_async: bool, use_grpc: bool, has_url: bool, here: bool, is_round: bool, is_version: bool) -> None:
+def _check_ways(
+    *, is_async: bool, use_grpc: bool, has_url: bool, here: bool, is_round: bool, is_version: bool, trust_code: bool
+) -> None:
     """Raises InvalidInput: two options do not go together."""
     if is_async and use_grpc:
         raise InvalidInput("asynchronous predictions have no gRPC door; leave out --grpc or --async")
@@ -130,9 +135,11 @@ def _check_ways(*, is_async: bool, use_grpc: bool, has_url: bool, here: bool, is
         raise InvalidInput("--here asks no server; leave out --url, --grpc and --async")
     if is_round and (not here or is_version):
         raise InvalidInput("--round names a resume point: it needs --here, and no --version or --label")
+    if trust_code and not is_round:
+        raise InvalidInput("--trust-code needs --round: a version's files run no Python")
 
 
-def _loaded(session: Session, target: Any, round_id: str) -> Any:
+def _loaded(session: Session, target: Any, round_id: str, *, trust_code: bool) -> Any:
     client = session.client(timeout_seconds=60.0)
     if round_id:
         return client.loaded_point(target.model, round_id)

@@ -3,6 +3,7 @@
 import io
 import json
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from testing.registry_process import RegistryProcess
 from testing.warm_python import called
 
 pytestmark = pytest.mark.usefixtures("warm_python")
+_MODULE = b"name: own\nstream: s\ntask: binary\nlabel: y\nmodule: model.py\nfeatures: {x: {type: numeric}}\n"
 _ROWS = [{"x": -1.5}, {"x": 0.25}, {"x": 3.0}]
 
 
@@ -59,6 +61,22 @@ def _answers(url: str, round_id: str, folder: Path, exported: Path) -> tuple[lis
     )
 
 
+def _refuses_code(client: Client, registry: RegistryProcess) -> None:
+    """Python of a definition's authors runs here only where the caller says so."""
+    code = b"def build_model(schema, parameters): ...\nraise RuntimeError('it ran')\n"
+    files = {"model.yaml": _MODULE, "model.py": code}
+    digest = registry.client.register_model("own", stream="s", files=files, by="test").definition_digest
+    plan = registry.client.list_rounds("m", limit=1)[0].plan
+    planned = registry.client.plan_round(replace(plan, model="own", sequence=1, definition_digest=digest))
+    lease = registry.client.lease_round("test", ttl_seconds=60.0, models=["own"])
+    assert lease is not None
+    registry.client.put_resume_point(lease, state={}, files=())
+    with pytest.raises(InvalidInput, match=r"Python of its authors \(model.py\)"):
+        client.loaded_point("own", planned.round_id)
+    with pytest.raises(InvalidInput, match=r"cannot be exported: .*it ran"):
+        client.loaded_point("own", planned.round_id, trust_code=True)
+
+
 @pytest.mark.covers("est-predict")
 def test_a_rounds_resume_point_answers_as_the_export_of_its_weights(tmp_path: Path) -> None:
     registry, work = RegistryProcess(tmp_path / "registry"), tmp_path / "work"
@@ -92,11 +110,19 @@ def test_a_rounds_resume_point_answers_as_the_export_of_its_weights(tmp_path: Pa
     by_command, of_file, own, refusal = called(
         _answers, tmp_path / "answer", registry.url, "m-000001", tmp_path, work / "versions/m/1/saved_model"
     )
+    with Client(at(registry.url), timeout_seconds=60.0) as client:
+        _refuses_code(client, registry)
     registry.kill()
     np.testing.assert_allclose([row["probability"] for row in by_command], own, atol=1e-6)
     assert of_file == by_command
     assert len({row["probability"] for row in by_command}) == 3
     assert "cannot be exported" in refusal
+
+
+def test_a_versions_files_run_no_python() -> None:
+    session: Any = None
+    with pytest.raises(InvalidInput, match="--trust-code needs --round"):
+        predict(session, "m", "[1]", here=True, trust_code=True)
 
 
 def test_a_resume_point_goes_with_no_version() -> None:

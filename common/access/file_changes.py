@@ -19,7 +19,10 @@ def when_changed(path: Path, report: Callable[[], None]) -> None:
     long as the process lives. Never where the kernel reports nothing: a network's file system, a bound on watches."""
     descriptor = _libc.inotify_init1(os.O_CLOEXEC)
     if descriptor < 0 or not _watch(descriptor, path.parent, _OF_FOLDER):
-        logger.info("changes of a file are not reported", extra={"path": str(path), "reason": _reason()})
+        reason = os.strerror(ctypes.get_errno())
+        logger.info("changes of a file are not reported", extra={"path": str(path), "reason": reason})
+        if descriptor >= 0:
+            os.close(descriptor)
         return
     _watch(descriptor, path, _OF_FILE)
     threading.Thread(target=_report, args=(descriptor, path, report), name="file changes", daemon=True).start()
@@ -33,7 +36,3 @@ def _report(descriptor: int, path: Path, report: Callable[[], None]) -> None:
 
 def _watch(descriptor: int, path: Path, mask: int) -> bool:
     return bool(_libc.inotify_add_watch(descriptor, os.fsencode(path), mask) >= 0)
-
-
-def _reason() -> str:
-    return os.strerror(ctypes.get_errno())

@@ -164,17 +164,16 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         trainer's packages here.
 
         Args:
-            trust_code: the Python of the definition's authors may run here, with this process's rights.
+            trust_code: the files beside model.yaml may run here, with this process's rights.
 
         Raises:
             NotFound: there is no such round, or it has no resume point. Conflict: it has made a version. InvalidInput:
-                what it needs is not installed, or the definition has Python that is not trusted. Unavailable: the
+                what it needs is not installed, or the definition has code that is not trusted. Unavailable: the
                 export took longer than ten minutes. DataLoss: a file is not what its digest says.
         """
         from headrace.client.loading import LoadedVersion
         from headrace.client.point import write_point
 
-        directory = Path(tempfile.mkdtemp(prefix=f"headrace-{model}-"))
         answer = self._registry.get(f"/v1/models/{segment(model)}/rounds/{segment(round_id)}")
         found = build(Round, answer)
         if found.version:
@@ -182,12 +181,13 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         if not answer.get("resume_point"):
             raise NotFound(f"round {round_id} is {found.state}, and has no resume point")
         definition = self.definition(found.plan.definition_digest)
-        code = sorted(name for name in definition if name.endswith(".py"))
+        code = sorted(definition.keys() - {"model.yaml"})  # Python, libraries of operations, graphs
         if code and not trust_code:
             raise InvalidInput(
-                f"the definition has Python of its authors ({', '.join(code[:3])}), which would run on this machine "
-                "with your rights; where you trust it, add --trust-code (trust_code=True)"
+                f"the definition has code of its authors ({', '.join(code[:3])}), which would run on this machine with "
+                "your rights; where you trust it, add --trust-code (trust_code=True)"
             )
+        directory = Path(tempfile.mkdtemp(prefix=f"headrace-{model}-"))
         for item in answer["resume_point"]["files"]:
             entry = build(FileEntry, item)
             self.fetch_file(entry, path_below(directory / "point", entry.path))

@@ -69,7 +69,7 @@ def predict(
         str, typer.Option("--round", help="With --here: ask the resume point of this round, which made no version.")
     ] = "",
     trust_code: Annotated[
-        bool, typer.Option("--trust-code", help="With --round: run the Python of the model's authors on this machine.")
+        bool, typer.Option("--trust-code", help="With --round: run the code of the model's authors on this machine.")
     ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds for all of it.", min=0.001)] = 30.0,
 ) -> None:
@@ -136,7 +136,7 @@ def _check_ways(
     if is_round and (not here or is_version):
         raise InvalidInput("--round names a resume point: it needs --here, and no --version or --label")
     if trust_code and not is_round:
-        raise InvalidInput("--trust-code needs --round: a version's files run no Python")
+        raise InvalidInput("--trust-code needs --round: a version's files run no code")
 
 
 def _loaded(session: Session, target: Any, round_id: str, *, trust_code: bool) -> Any:

@@ -62,7 +62,7 @@ def _answers(url: str, round_id: str, folder: Path, exported: Path) -> tuple[lis
 
 
 def _refuses_code(client: Client, registry: RegistryProcess) -> None:
-    """Python of a definition's authors runs here only where the caller says so."""
+    """Code of a definition's authors runs here only where the caller permits it."""
     code = b"def build_model(schema, parameters): ...\nraise RuntimeError('it ran')\n"
     files = {"model.yaml": _MODULE, "model.py": code}
     digest = registry.client.register_model("own", stream="s", files=files, by="test").definition_digest
@@ -71,7 +71,7 @@ def _refuses_code(client: Client, registry: RegistryProcess) -> None:
     lease = registry.client.lease_round("test", ttl_seconds=60.0, models=["own"])
     assert lease is not None
     registry.client.put_resume_point(lease, state={}, files=())
-    with pytest.raises(InvalidInput, match=r"Python of its authors \(model.py\)"):
+    with pytest.raises(InvalidInput, match=r"code of its authors \(model.py\)"):
         client.loaded_point("own", planned.round_id)
     with pytest.raises(InvalidInput, match=r"cannot be exported: .*it ran"):
         client.loaded_point("own", planned.round_id, trust_code=True)

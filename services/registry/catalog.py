@@ -256,9 +256,8 @@ class Catalog:
             raise NotFound(f"there is no round {round_id} of {model}")
         return found
 
-    def resume_point(self, model: str, round_id: str) -> ResumePoint | None:
-        """The round's newest; None where none was saved. Raises as get_round does."""
-        self.get_round(model, round_id)
+    def resume_point(self, round_id: str) -> ResumePoint | None:
+        """The round's newest; None where none was saved. Raises NotFound."""
         with self._database.read() as connection:
             return rounds.resume_point_of(rounds.row_of(connection, round_id))
 

@@ -143,8 +143,8 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
     def get_round(model: str, round_id: str) -> Response:
         """With its `resume_point`: `{files, saved_at, state}`, or null. Of a round that has ended without a version the
         files stay until the next collection."""
-        point = catalog.resume_point(model, round_id)
-        return json_answer({**asdict(catalog.get_round(model, round_id)), "resume_point": point and asdict(point)})
+        found, point = catalog.get_round(model, round_id), catalog.resume_point(round_id)
+        return json_answer({**asdict(found), "resume_point": point and asdict(point)})
 
     @app.get("/v1/models/{model}/versions", tags=["versions"])
     def list_versions(model: str, limit: Listed = MOST_LISTED, before: Annotated[int, Query(ge=0)] = 0) -> Response:

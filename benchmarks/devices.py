@@ -1,9 +1,9 @@
 """`python -m benchmarks.devices [SECONDS]`: rows/s, p50 and p99 per batch size of a version on the CPU, and on a GPU
 where there is one.
 
-Calls of the engine that a runner uses, one after the other, each device in its process (as `headrace model engines`
-measures them); no queue and no door. Models: the network of the serving benchmark, the digits example's convolutional
-network, and two layers of 4096 units, whose products of matrices are what a GPU is for.
+Calls of the engine that a runner uses, one after the other, each device in its process; no queue and no door. Models:
+the network of the serving benchmark, the digits example's convolutional network, and two layers of 4096 units, whose
+products of matrices are what a GPU is for.
 """
 
 import subprocess
@@ -19,7 +19,7 @@ from benchmarks.report import Cell, publish
 from benchmarks.serving_load.model import save
 from common.process.gpu import has_gpu
 from common.schema import Schema
-from headrace.local.variants import VariantProcess, machine, question
+from headrace.local.call_times import TimedModel, machine
 
 _ROWS = (1, 16, 64, 256, 1024, 4096)
 _SAVE_SECONDS = 300
@@ -53,23 +53,15 @@ _MODELS: Mapping[str, Callable[[Path], None]] = {
 
 def _measured(model: str, directory: Path, device: str, seconds: float) -> tuple[list[dict[str, Cell]], str]:
     """A line for each batch size, and the machine in words."""
-    request = question(
-        directory,
-        list(_ROWS),
-        directory.with_suffix(".answers"),
-        engine={"device": device},
-        is_reference=device == "cpu",
-    )
-    with VariantProcess(request) as process:
-        ready = process.ready
+    with TimedModel(directory, _ROWS, device=device) as timed:
         lines: list[dict[str, Cell]] = []
         for rows in _ROWS:
-            median, p99 = process.median_and_p99(rows, seconds)
+            median, p99 = timed.median_and_p99(rows, seconds)
             lines.append({
                 "model": model, "device": device, "rows": rows, "rows/s": rows / median * 1e3, "p50 ms": median,
-                "p99 ms": p99, "largest difference": float(ready["difference"]), "problem": str(ready["problem"]),
+                "p99 ms": p99,
             })  # fmt: skip
-        return lines, machine(ready)
+        return lines, machine(timed.ready)
 
 
 def main(seconds: float) -> None:

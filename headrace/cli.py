@@ -24,7 +24,6 @@ from headrace.commands import (
     lifecycle,
     live,
     look,
-    model_engines,
     model_export,
     model_files,
     model_inside,
@@ -43,7 +42,6 @@ from headrace.commands import (
     stats,
     tensorboard,
     trace,
-    triggers,
     upgrade,
 )
 from headrace.commands.session import COMPOSE, KINDS, CommandApp, Session
@@ -60,7 +58,14 @@ _EPILOG = (
 )
 
 
-class Commands(TyperGroup):
+class _Group(TyperGroup):
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in _GONE:
+            ctx.fail(_GONE[args[0]])
+        return super().resolve_command(ctx, args)
+
+
+class Commands(_Group):
     """Turns errors into a sentence and an exit status; a foreseen error shows no traceback."""
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **named: Any) -> Any:
@@ -74,11 +79,6 @@ class Commands(TyperGroup):
             _show_json("Usage", error.format_message())
             sys.exit(error.exit_code)
         sys.exit(status or 0)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] in _RENAMED:
-            ctx.fail(f"`headrace {args[0]}` is called `headrace {_RENAMED[args[0]]}` now.")
-        return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return list(super().parse_args(ctx, _json_first(args)))
@@ -240,19 +240,22 @@ _PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     },
 }
 """In the order in which `headrace --help` shows them."""
-_RENAMED = {"deadletters": "dead-letters", "restore": "unarchive"}
+_GONE = {
+    "deadletters": "`headrace deadletters` is called `headrace dead-letters` now.",
+    "restore": "`headrace restore` is called `headrace unarchive` now.",
+    "triggers": "`headrace triggers replay` is gone; `headrace status` shows what each model's next round waits for.",
+    "engines": "`headrace model engines` is gone; with `serving: {engine: auto}` a replica measures the engines.",
+}
 for _panel, _commands in _PANELS.items():
     for _name, _command in _commands.items():
         app.command(_name, rich_help_panel=_panel)(_command)
-model_files.app.command()(model_engines.engines)
 model_files.app.command()(model_inside.tap)
 model_files.app.command()(model_inside.optimize)
 model_files.app.command()(model_inside.freeze)
 model_files.app.command()(model_inside.tflite)
 model_files.app.command()(model_export.export)
 model_files.app.command()(upgrade.upgrade)
-app.add_typer(model_files.app, name="model", rich_help_panel="Measure and look inside")
-app.add_typer(triggers.app, name="triggers", rich_help_panel="Models, versions and rounds")
+app.add_typer(model_files.app, name="model", cls=_Group, rich_help_panel="Measure and look inside")
 app.add_typer(audit.app, name="audit", rich_help_panel="Models, versions and rounds")
 app.add_typer(signing.app, name="keys", rich_help_panel="Models, versions and rounds")
 app.add_typer(checkpoints.app, name="checkpoint", rich_help_panel="Measure and look inside")

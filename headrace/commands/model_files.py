@@ -17,7 +17,7 @@ from headrace.client.platform import Client
 from headrace.commands.look import reference
 from headrace.commands.session import CommandApp, Session, print_facts, print_line, print_table
 from headrace.commands.terminal import echo
-from headrace.local.variants import latency, machine, source
+from headrace.local.call_times import latency, machine, source
 
 if TYPE_CHECKING:
     from common.saved_model.graph import GraphProto
@@ -213,7 +213,7 @@ def cost(session: Session, name: Name) -> None:
         run("flops", files.directory, target)
         counted: dict[str, Any] = json.loads(target.read_text())
         layers = _parameters_by_layer(files.variables(), files.directory.parent / "checkpoint")
-        measured = latency(files.directory, Path(folder))
+        measured = latency(files.directory)
     document = {
         "model": files.title, "bytes": sum(files.sizes.values()), "parameters": layers, **counted, "latency": measured
     }  # fmt: skip
@@ -236,7 +236,7 @@ def cost(session: Session, name: Name) -> None:
 
 
 def _latency_in_words(found: Mapping[str, Any]) -> list[str]:
-    """Of variants.latency(): lines to print."""
+    """Of call_times.latency(): lines to print."""
     if "failed" in found:
         return [f"latency: not measured, {found['failed']}"]
     times = ", ".join(

@@ -160,7 +160,7 @@ def test_a_damaged_checkpoint_is_reported_not_read(server: Server, run: Run) -> 
     assert "cannot be read" in result.output
 
 
-@pytest.mark.covers("fmt-metagraph", "fmt-ckpt-files", "ckpt-save", "perf-flops-params")
+@pytest.mark.covers("fmt-metagraph", "fmt-ckpt-files", "ckpt-save", "perf-flops-params", "perf-bench-gpu")
 @pytest.mark.timeout(300)
 def test_what_needs_tensorflow_is_done_by_a_process_that_has_it(server: Server, run: Run, tmp_path: Path) -> None:
     model = tmp_path / "model"

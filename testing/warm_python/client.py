@@ -31,7 +31,7 @@ _IMPORTS = {
     **dict.fromkeys((*_TRAINER, *_OTHERS), _TRAINER),
     **{f"services.serving.tests.support.{name}": _TRAINER for name in _TEST_SUPPORT},
     **dict.fromkeys(_FRONTS, ("services.serving.__main__", "services.serving.replica.manager")),
-    **dict.fromkeys(("services.serving.runner.zygote", "services.serving.engines.variants"), _SERVING),
+    **dict.fromkeys(("services.serving.runner.zygote", "services.serving.engines.call_times"), _SERVING),
 }
 """By module, what the server imports before a process becomes that module."""
 _ROUNDS_ZYGOTE = "services.trainer.rounds.zygote"

@@ -32,7 +32,6 @@ class Team:
         coordinator: of an asynchronous round: others take its steps.
         memory: by which the workers' rows travel, where all of them are on this machine; else TensorFlow's collective
             operations move them.
-        is_compared: before its first step the chief measures whether it would be faster alone.
     """
 
     rank: int = 0
@@ -42,7 +41,6 @@ class Team:
     reduction: str = "tree"
     coordinator: Coordinator | None = None
     memory: SharedMemory | None = None
-    is_compared: bool = False
 
     @property
     def is_chief(self) -> bool:

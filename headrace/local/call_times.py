@@ -1,4 +1,4 @@
-"""Ways of computing a version, each in a process of serving's code: the command line has no TensorFlow."""
+"""Times of a version's calls, in a process of serving's code: the command line has no TensorFlow."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import select
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from common.errors import InvalidInput
 from common.process.lean_imports import lean_command
 
 ROWS = (1, 16, 256)
-"""Batch sizes that are measured when none are named."""
+"""Batch sizes that `headrace model cost` measures."""
 LOAD_SECONDS = 600.0
-"""For converting, loading and one call of each size."""
+"""For loading and one call of each size."""
 _SPARE_SECONDS = 120.0
 _END_SECONDS = 10.0
 _ENVIRONMENT = {
@@ -28,40 +28,35 @@ _ON_CPU = {"CUDA_VISIBLE_DEVICES": "-1"}
 _ON_GPU = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 
 
-class VariantProcess:
-    """One variant, loaded. A context; the process ends with it.
+class TimedModel:
+    """A version, loaded in a process that ends with this context.
 
     Raises:
-        InvalidInput: from every method; the variant cannot run, and why. Nothing more can be asked of it then.
+        InvalidInput: from every method; the version cannot be run, and why. Nothing more can be measured then.
     """
 
-    def __init__(self, question: Mapping[str, Any]) -> None:
-        """`question` is the first line that services/serving/engines/variants.py takes."""
+    def __init__(self, directory: Path, rows: Sequence[int], *, device: str = "cpu") -> None:
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115  (close() closes it)
-        device = _ON_GPU if question["engine"].get("device") == "gpu" else _ON_CPU
         self._process = subprocess.Popen(
-            lean_command("services.serving.engines.variants"),
+            lean_command("services.serving.engines.call_times"),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._printed, bufsize=0,
-            env=os.environ | _ENVIRONMENT | device,
+            env=os.environ | _ENVIRONMENT | (_ON_GPU if device == "gpu" else _ON_CPU),
         )  # fmt: skip
+        question = {"directory": str(directory.absolute()), "rows": list(rows), "device": device}
         try:
             self.ready = self._exchange(question, LOAD_SECONDS)
         except BaseException:
             self.close()
             raise
 
-    def __enter__(self) -> "VariantProcess":
+    def __enter__(self) -> "TimedModel":
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def milliseconds(self, rows: int, seconds: float) -> float:
-        """The median of the calls with this many rows that fit in the time, of at least one call."""
-        return self.median_and_p99(rows, seconds)[0]
-
     def median_and_p99(self, rows: int, seconds: float) -> tuple[float, float]:
-        """Milliseconds of the same calls."""
+        """Milliseconds of the calls with this number of rows that fit in the time, of at least one call."""
         answer = self._exchange({"rows": rows, "seconds": seconds}, seconds + _SPARE_SECONDS)
         return float(answer["milliseconds"]), float(answer["p99_milliseconds"])
 
@@ -104,31 +99,8 @@ class VariantProcess:
         return f"its process ended: {(printed.splitlines() or [f'status {status}'])[-1][:400]}"
 
 
-def question(
-    directory: Path,
-    rows: list[int],
-    answers: Path,
-    *,
-    signature: str = "",
-    engine: Mapping[str, Any] | None = None,
-    onednn: bool | None = None,
-    is_reference: bool = False,
-) -> dict[str, Any]:
-    """Of VariantProcess. What is left out is as a replica has it when nothing is set.
-
-    Args:
-        rows: the batch sizes.
-        answers: file of the reference's outputs; the reference writes it, the others read it.
-        engine: fields of serving's EngineOptions.
-    """
-    return {
-        "directory": str(directory.absolute()), "rows": rows, "answers": str(answers), "signature": signature,
-        "engine": dict(engine or {}), "onednn": onednn, "is_reference": is_reference,
-    }  # fmt: skip
-
-
 def machine(ready: Mapping[str, Any]) -> str:
-    """Of a variant's process, in words."""
+    """That measured, in words."""
     count = ready["processors"]
     return f"{ready['processor'] or 'an unnamed processor'}, {count} processor{'s' if count != 1 else ''}"
 
@@ -140,20 +112,18 @@ def source(ready: Mapping[str, Any]) -> str:
     )
 
 
-def latency(directory: Path, folder: Path, *, seconds: float = 0.5) -> dict[str, Any]:
+def latency(directory: Path, *, seconds: float = 0.5) -> dict[str, Any]:
     """Of a call by batch size, as a replica computes it when nothing is set; {"failed": sentence} where that cannot be.
 
     Args:
         directory: the SavedModel.
-        folder: for a file that may go afterwards.
         seconds: of measuring, for each batch size.
     """
-    request = question(directory, list(ROWS), folder / "answers", is_reference=True)
     try:
-        with VariantProcess(request) as process:
-            ready = process.ready
+        with TimedModel(directory, ROWS) as model:
+            ready = model.ready
             sizes = [size for size in ROWS if str(size) not in ready["refused"]]
-            times = {str(size): process.milliseconds(size, seconds) for size in sizes}
+            times = {str(size): model.median_and_p99(size, seconds)[0] for size in sizes}
     except InvalidInput as error:
         return {"failed": error.message}
     kept = {key: ready[key] for key in ("signature", "inputs", "onednn", "processor", "processors", "refused")}

@@ -2,11 +2,11 @@
 
     python -m benchmarks.reload [--model small|large ...] [--reloads N] [--every SECONDS] [--programs]
 
-An open loop asks at a fixed rate over HTTP, 70 % of what the machine can do by default, while every ten seconds another
-version comes into production: a new version is registered (small), or production is set to another of the registered
-versions, whose 300 MB serving then has to fetch (large). They are states of one program, or programs. A request belongs
-to a reload window if it was due between the call to the registry and the moment when the old version is let go.
-Generator, Redis and registry share the machine with serving.
+An open loop asks at a fixed rate over HTTP, 70 % of what the machine can do by default, while another version comes
+into production, ten steady seconds after the one before: a new version is registered (small), or production is set to
+another of the registered versions, whose 300 MB serving then has to fetch (large). They are states of one program, or
+programs. A request belongs to a reload window if it was due between the call to the registry and the moment when the
+old version is let go. Generator, Redis and registry share the machine with serving.
 
 A canary (serving_load/canary.py) notes when the machine itself stood still. Requests that were open in such a moment
 count in the first ratio and not in the second.
@@ -130,10 +130,8 @@ def _run_reloads(
     replica: Replica, change: Callable[[int], None], *, count: int, every_seconds: float
 ) -> tuple[list[Reload], list[float]]:
     reloads, memory_mb = [], [replica.memory_mb()]
-    due_at = time.monotonic() + every_seconds
     for number in range(count):
-        time.sleep(max(due_at - time.monotonic(), 0.0))
-        due_at = max(due_at, time.monotonic()) + every_seconds
+        time.sleep(every_seconds)
         before, began_at = time.time(), time.monotonic()
         change(number)
         status = replica.wait_for(before)
@@ -142,7 +140,7 @@ def _run_reloads(
         private_mb = status["private_bytes"] / 2**20
         reloads.append(Reload(began_at, available_at, ended_at, status["load_seconds"], private_mb))
         memory_mb.append(replica.memory_mb())
-    time.sleep(max(due_at - time.monotonic(), 0.0))
+    time.sleep(every_seconds)
     return reloads, memory_mb
 
 
@@ -307,7 +305,7 @@ def _of_size(size: str, options: argparse.Namespace) -> None:
     kind = "programs" if options.programs else "states of one program"
     publish(
         f"reload_{size}",
-        f"{options.reloads} reloads of a {size} model, {kind}: one every {options.every:g} s at"
+        f"{options.reloads} reloads of a {size} model, {kind}: {options.every:g} steady seconds between them, at"
         f" {measured.per_second / measured.capacity:.0%} of capacity",
         _table(size, measured),
         notes=_notes(measured, options),
@@ -319,7 +317,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reload")
     parser.add_argument("--model", choices=SIZES, action="append", help="default: both, one after the other")
     parser.add_argument("--reloads", type=int, default=6)
-    parser.add_argument("--every", type=float, default=10.0, help="seconds from one change to the next")
+    parser.add_argument("--every", type=float, default=10.0, help="steady seconds between two reloads")
     parser.add_argument("--load-share", type=float, default=0.7, help="of the capacity that is measured first")
     parser.add_argument("--per-second", type=float, default=0.0, help="requests per second, in place of a share")
     parser.add_argument("--programs", action="store_true", help="versions that do not share a program")

@@ -34,6 +34,7 @@ checkpoint show {model} | checkpoint export {model} --to {new}/export
 records archive {stream} --to {new}/shards | records cat {new}/shards/{stream}-000-000000.tfrecord --limit 2
 push {model} {made} --judge --reason theirs | diff {model}@1 {model}@2 | promote {model} 2 | rollback {model}
 pause {model} | resume {model} | pin {model} | unpin {model} | archive {model} | unarchive {model}
+triggers replay {model} --set min_examples=40 --since 7d
 stats {stream} | stats {model}@1 | tensorboard {model} --inspect --logdir {new}/logs
 whoami | token new ada --roles viewer | logout | certs {new}/tls
 audit head | audit export {new}/audit.jsonl | audit verify {new}/audit.jsonl
@@ -52,6 +53,7 @@ apply {csv} | features {dir} --row x | fit {dir} --data {dir} --to {new}/fit2
 model show {model}@99 | model cost nobody | model graph {csv} | model ops nobody | model signatures nobody
 checkpoint show nobody | checkpoint export {model}@99 --to {new}/x
 records cat {csv} | records archive nobody --to {new}/none | predictions-log {model}
+triggers replay nobody | triggers replay {model} --since x
 stats nobody | trace nobody | trace {model}@99 | profile {model}
 tensorboard nobody --inspect --logdir {new}/logs2 | model tflite {csv}
 model optimize {model}@99 --to {new}/optimized | model tap nobody --tensor x

@@ -42,6 +42,7 @@ from headrace.commands import (
     stats,
     tensorboard,
     trace,
+    triggers,
     upgrade,
 )
 from headrace.commands.session import COMPOSE, KINDS, CommandApp, Session
@@ -243,7 +244,6 @@ _PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
 _GONE = {
     "deadletters": "`headrace deadletters` is called `headrace dead-letters` now.",
     "restore": "`headrace restore` is called `headrace unarchive` now.",
-    "triggers": "`headrace triggers replay` is gone; `headrace status` shows what each model's next round waits for.",
     "engines": "`headrace model engines` is gone; with `serving: {engine: auto}` a replica measures the engines.",
 }
 for _panel, _commands in _PANELS.items():
@@ -256,6 +256,7 @@ model_files.app.command()(model_inside.tflite)
 model_files.app.command()(model_export.export)
 model_files.app.command()(upgrade.upgrade)
 app.add_typer(model_files.app, name="model", cls=_Group, rich_help_panel="Measure and look inside")
+app.add_typer(triggers.app, name="triggers", rich_help_panel="Models, versions and rounds")
 app.add_typer(audit.app, name="audit", rich_help_panel="Models, versions and rounds")
 app.add_typer(signing.app, name="keys", rich_help_panel="Models, versions and rounds")
 app.add_typer(checkpoints.app, name="checkpoint", rich_help_panel="Measure and look inside")

@@ -43,7 +43,7 @@ def _apps() -> dict[str, ASGIApp]:
     return {
         "ingest": create_ingest_app(nothing, Health()),
         "registry": create_registry_app(nothing, Health()),
-        "trainer": create_http_app(nothing, nothing, nothing, nothing, Health(), nothing, nothing),
+        "trainer": create_http_app(nothing, nothing, nothing, nothing, nothing, Health(), nothing, nothing),
         "serving": serving,
     }
 

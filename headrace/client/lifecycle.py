@@ -248,6 +248,19 @@ class Lifecycle(Doors):
         path = f"/v1/models/{segment(model)}:forget"
         return self._trainer.post(path, body, timeout_seconds=wait_seconds)
 
+    def replay_triggers(
+        self, model: str, *, triggers: Mapping[str, Any] | None = None, since: float = 0.0, wait_seconds: float = 600.0
+    ) -> Mapping[str, Any]:
+        """When the policy in force, and another section `triggers`, would have planned rounds over the log as it was:
+        {"policies": [{"name", "versions", "trainer_seconds", "freshness_seconds", "fired", "plans", ...}], ...}.
+
+        Args:
+            since: epoch seconds; 0: from the log's start.
+            wait_seconds: for the trainer's answer, which reads the log.
+        """
+        body, path = {"triggers": triggers, "since": since}, f"/v1/models/{segment(model)}/triggers:replay"
+        return self._trainer.post(path, body, repeatable=True, timeout_seconds=wait_seconds)
+
     def fail_round(self, model: str, round_id: str, *, reason: str = "") -> Round:
         """Ends a round that is planned or running, with any holder."""
         return build(Round, self._post(f"/v1/models/{segment(model)}/rounds/{segment(round_id)}:fail", reason))

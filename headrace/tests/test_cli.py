@@ -417,7 +417,6 @@ def test_help_begins_with_the_ten_commands_of_the_first_hour() -> None:
     [
         (["deadletters", "x"], "`headrace dead-letters`"),
         (["restore", "x"], "`headrace unarchive`"),
-        (["triggers", "replay", "x"], "`headrace status`"),
         (["model", "engines", "x"], "`serving: {engine: auto}`"),
     ],
 )

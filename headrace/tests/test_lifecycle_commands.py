@@ -391,3 +391,21 @@ def test_live_quality_says_how_a_canary_stands_with_its_guards(run: Run) -> None
         "canary 2, stage 2 of 2 (10 % by key), against 1: error_rate +0.02 on the same 90 examples, e-value 1.5 for "
         "worse and 0.4 for no worse, of 200, latency 0.85 on 40 (e-value 612 of 200): worse; it is no canary any more"
     ) in shown
+
+
+def test_a_replay_of_triggers_says_what_a_policy_gives_up_by_waiting(run: Run) -> None:
+    was = {"versions": 1, "examples": 90, "trainer_seconds": 2.0, "behind_examples": 60.0, "fired": {"manual": 1}}
+    policy = {**was, "name": "in force", "waiting": 10, "behind_examples": 20.0, "not_replayed": [], "plans": [],
+              "freshness_seconds": {"p50": 2.0, "p95": 3.0}}  # fmt: skip
+    answer = {
+        "model": "m", "from": 0.0, "to": 60.0, "records": 10, "examples": 100, "as_it_was": was, "policies": [policy],
+        "cost": {"rounds": 1, "fixed_seconds": 2.0, "example_seconds": 0.0},
+        "gain": {"metric": "auc", "example_gain": 0.0005, "versions": 2},
+    }  # fmt: skip
+    shown = " ".join(run("triggers", "replay", "m", answers=(answer,)).stdout.split())
+    assert "events behind, mean 60 20 auc given up 0.03 0.01" in shown
+    assert "1,000 events make auc better by 0.5, by 2 versions against their parents" in shown
+    unknown = {**answer, "gain": {"metric": "auc", "example_gain": 0.0, "versions": 0}}
+    assert "what versions gain is not known" in " ".join(
+        run("triggers", "replay", "m", answers=(unknown,)).stdout.split()
+    )

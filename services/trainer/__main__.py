@@ -31,6 +31,7 @@ from services.trainer.live.watch import LiveWatch
 from services.trainer.plan.forgetting import Forgetting
 from services.trainer.plan.lineage import code_digest
 from services.trainer.plan.planner import Planner
+from services.trainer.plan.replay import Replays
 from services.trainer.rules import RULES
 from services.trainer.settings import TrainerSettings
 
@@ -128,6 +129,7 @@ def _run(settings: TrainerSettings, round_function: str, stop: Stop) -> None:
     app = create_http_app(
         planner,
         Forgetting(registry, log, planner),
+        Replays(registry, log, planner, time.time),
         rounds,
         rebuilds,
         health,

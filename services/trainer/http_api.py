@@ -26,6 +26,7 @@ from services.trainer.control.rebuilds import Rebuilds
 from services.trainer.control.running import RunningRound, in_front
 from services.trainer.plan.forgetting import Forgetting
 from services.trainer.plan.planner import Planner
+from services.trainer.plan.replay import Replays
 from services.trainer.settings import TrainerSettings
 
 MAX_BODY_BYTES = 256 * 1024
@@ -82,6 +83,14 @@ class ForgetRequest(Asking):
         return self
 
 
+class ReplayRequest(BaseModel):
+    """`triggers`: a policy beside the one in force, as model.yaml has it. `since`: epoch seconds."""
+
+    model_config = ConfigDict(extra="forbid")
+    triggers: dict[str, Any] | None = None
+    since: float = Field(0.0, ge=0, lt=1e11, allow_inf_nan=False)
+
+
 class StoredFile(BaseModel):
     """A file that the registry has, and where it belongs."""
 
@@ -107,6 +116,7 @@ class ProfileRequest(Asking):
 def create_http_app(
     planner: Planner,
     forgetting: Forgetting,
+    replays: Replays,
     rounds: RoundLoop,
     rebuilds: Rebuilds,
     health: Health,
@@ -116,13 +126,13 @@ def create_http_app(
     guard: Guard = NO_GUARD,
 ) -> ASGIApp:
     app = create_app("Headrace trainer", health, tracing=tracing, guard=guard)
-    _add_rounds(app, planner, forgetting)
+    _add_rounds(app, planner, forgetting, replays)
     _add_jobs(app, registry)
     _add_status(app, planner, rounds, rebuilds, settings)
     return BoundedBodies(app, MAX_BODY_BYTES)
 
 
-def _add_rounds(app: FastAPI, planner: Planner, forgetting: Forgetting) -> None:
+def _add_rounds(app: FastAPI, planner: Planner, forgetting: Forgetting, replays: Replays) -> None:
     @app.post("/v1/models/{model}:train", status_code=202, tags=["rounds"])
     def train(model: str, request: TrainRequest) -> dict[str, Any]:
         """Plans a round over what is new. 409 when there is nothing new or a round is open already.
@@ -151,6 +161,15 @@ def _add_rounds(app: FastAPI, planner: Planner, forgetting: Forgetting) -> None:
         return forgetting.forget(
             model, ranges=ranges, key=key, by=request.by, reason=request.reason, dry_run=request.dry_run
         )
+
+    @app.post("/v1/models/{model}/triggers:replay", tags=["rounds"])
+    def replay_triggers(model: str, request: ReplayRequest) -> dict[str, Any]:
+        """When the policy in force, and the one of `triggers`, would have planned rounds over the log as it was.
+
+        Answers `{from, to, records, examples, cost, as_it_was, policies: [{name, versions, examples, waiting,
+        trainer_seconds, busy_share, freshness_seconds, fired, plans, not_replayed}]}`.
+        """
+        return replays.compare(model, request.triggers, since=request.since)
 
 
 def _add_jobs(app: FastAPI, registry: RegistryClient) -> None:

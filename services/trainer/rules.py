@@ -14,6 +14,7 @@ RULES: Mapping[str, Rule] = {
     "POST /v1/models/{model}:train": _TRAINS,
     "POST /v1/models/{model}/versions/{version}:rebuild": _TRAINS,
     "POST /v1/models/{model}:forget": _TRAINS,
+    "POST /v1/models/{model}/triggers:replay": _TRAINS,
     "POST /v1/models/{model}:measure": _TRAINS,
     "POST /v1/models/{model}:profile": _TRAINS,
     # By ids, which the answer to the request gives.

@@ -144,6 +144,9 @@ class TrainerSettings(ServiceSettings):
     straggler_seconds: float = Field(default=120.0, ge=1, le=3600)
     """A process that keeps the others of its round waiting in a step for this time is lost to them: the round goes on
     from its resume point with one fewer."""
+    compare_workers: bool = False
+    """Before a round's first step its WORKERS take 20 steps twice, and its chief alone takes them; the version says how
+    long a step took each way, and warns where one process was faster. Not with other trainers."""
     exchange: Literal["memory", "collectives"] = "memory"
     """How the processes of one round hand each other what they have computed, where all of them are on this machine:
     memory that they share, or TensorFlow's collective operations (gRPC, and NCCL between GPUs), which those on several

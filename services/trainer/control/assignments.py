@@ -59,6 +59,7 @@ class Assignments:
             devices=self._settings.devices,
             device_reduction=self._settings.device_reduction,
             straggler_seconds=self._settings.straggler_seconds,
+            compares_workers=self._settings.compare_workers,
             exchange=self._settings.exchange,
             readers=self._settings.readers,
             trial_seconds=self._settings.export_trial_seconds,

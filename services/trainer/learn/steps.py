@@ -1,7 +1,7 @@
 """The steps of a network: one compiled graph that loops over the batches of a block, with hooks around each step."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -97,6 +97,7 @@ class Steps:
         iterator = tf.data.IteratorSpec(self._specs()[:3])
         streamed = self._by(self._train_streamed, iterator, tf.TensorSpec([], tf.int32))
         self._feeding = Feeding(self._section.input, self._compiled, streamed)
+        self._alone: Run | None = None
         self._served = ServedSteps(model, self._optimizer, team.coordinator) if team.coordinator else None
 
     @property
@@ -124,6 +125,19 @@ class Steps:
             return losses, None
         bad = int(np.argmin(finite))
         return losses[:bad], Fault(f"the loss became {losses[bad, 0]}", is_numeric=True)
+
+    def attempt_alone(
+        self, examples: TrainingSet, order: NDArray[np.int64], bounds: NDArray[np.int32]
+    ) -> tuple[Losses, Fault | None]:
+        """The same steps as `attempt` takes, without the other processes."""
+        kept = self._sharded, self._feeding
+        self._sharded = self._sharded_by(replace(self._team, workers=1))
+        self._alone = self._alone or self._by(self._train_batches, *self._specs())
+        self._feeding = Feeding("memory", self._alone, self._alone)
+        try:
+            return self.attempt(examples, order, bounds)
+        finally:
+            self._sharded, self._feeding = kept
 
     @property
     def none(self) -> Losses:

@@ -6,6 +6,7 @@ variables crosses from one block to the next, so a round resumed after block k g
 A batch at fault is undone (faulty_batches.py).
 """
 
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -36,6 +37,8 @@ from services.trainer.learn.several_optimizers import make_optimizers
 from services.trainer.learn.steps import Fault, Steps
 from services.trainer.learn.tracing import StepTracer
 from services.trainer.shards.team import ALONE, Team
+
+_COMPARED_STEPS = 20
 
 
 class Training:
@@ -74,6 +77,7 @@ class Training:
         self._faulty = FaultyBatches(model, self._steps, lambda: self.variables, lambda: self.step)
         self._rates_of: Any = None
         self.tracer: StepTracer | None = None
+        self._team, self._compared = team, dict[str, Any]() if team.workers == 1 or asked.local_steps > 1 else None
         self._checked: dict[str, Any] = {}
         self._first_rates = self._rates()
 
@@ -142,7 +146,7 @@ class Training:
 
     @property
     def ways(self) -> dict[str, Any]:
-        found = {"gradients": self._checked, "taken_again": self._again}
+        found = {"gradients": self._checked, "workers_compared": self._compared, "taken_again": self._again}
         found |= {"bucketed": self._buckets.facts()} if self._buckets else {}
         return self._steps.facts() | {name: facts for name, facts in found.items() if facts}
 
@@ -152,6 +156,21 @@ class Training:
     @property
     def texts(self) -> Mapping[str, str]:
         return self._steps.texts
+
+    def _compare(self, examples: TrainingSet, order: NDArray[np.int64], bounds: NDArray[np.int32]) -> dict[str, Any]:
+        """Seconds a step of all processes, and of the chief alone while the others wait; nothing has changed then."""
+        found: dict[str, Any] = {"workers": self._team.workers}
+        both = (("step_seconds", self._steps.attempt), ("alone_step_seconds", self._steps.attempt_alone))
+        before = self._faulty.values()
+        for name, attempt in both if self._team.is_chief else both[:1]:
+            for _ in ("to trace", "to measure"):
+                began = time.perf_counter()
+                losses, fault = attempt(examples, order, bounds)
+                found[name] = round((time.perf_counter() - began) / max(1, len(losses)), 6)
+                self._faulty.put_back(before)
+                if fault:
+                    return {}
+        return found
 
     @property
     def paths(self) -> Sequence[str]:
@@ -288,6 +307,8 @@ class Training:
         turn = {"pass_index": pass_index, "block_index": block_index}
         order, bounds = batches_of(self.model, examples, rows, self._buckets, seed=self._seed, **turn)
         self._again += len(order) - len(rows)
+        if self._team.is_compared and self._compared is None:
+            self._compared = self._compare(examples, order, bounds[: _COMPARED_STEPS + 1])
         losses: list[Losses] = []
         batch = 0
         while batch < len(bounds) - 1:

@@ -47,6 +47,8 @@ class RoundAssignment:
     """Where their parts are added up: tree, or one_device; no part of the plan."""
     straggler_seconds: float = 120.0
     """How long a step waits for the process that has not come to it."""
+    compares_workers: bool = False
+    """Whether its processes, where all are this trainer's, are compared with one."""
     exchange: str = "memory"
     """How the processes of one machine hand their rows to each other: memory, or collectives; no part of the plan."""
     trial_seconds: float = 300.0

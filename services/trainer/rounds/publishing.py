@@ -29,6 +29,7 @@ from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.warm_start import source_of_version
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.calls import OUTPUT
+from services.trainer.rounds import teamwork
 from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.curve import LossCurve
 from services.trainer.rounds.environment import environment_of
@@ -109,6 +110,7 @@ def write_files(
     exported = exporter(Export(assignment, trained.model, measured.sample, fresh, add), output)
     measured.warnings.update(exported.warnings)
     measured.warnings.update(gradient_check.warnings_of(trained.course))
+    measured.warnings.update(teamwork.warnings_of(trained.course))
     formats = _formats(assignment, trained, measured, output)
     measured.warnings.update({f"format {name}": entry["note"] for name, entry in formats.items() if "note" in entry})
     shard_bytes = trained.definition.export.checkpoint_shard_bytes

@@ -5,10 +5,11 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from common.errors import InvalidInput
 from common.eventlog.base import EventLog
@@ -86,6 +87,15 @@ def check_begins_alike(team: Team, captured: Callable[[], Arrays]) -> None:
         )
 
 
+def warnings_of(course: Mapping[str, Any]) -> dict[str, str]:
+    """Where the processes were compared with one, which was faster."""
+    compared = course.get("workers_compared", {})
+    if not compared or compared["step_seconds"] <= compared["alone_step_seconds"]:
+        return {}
+    together, alone = (f"{1000 * compared[name]:.3g} ms" for name in ("step_seconds", "alone_step_seconds"))
+    return {"workers": f"{compared['workers']} processes took {together} for a step, one alone {alone}"}
+
+
 def help_along(assignment: RoundAssignment, report: Report, help_with: Help) -> None:
     """The life of a member's first process; does not return, control ends it with the round."""
     workers, team = _joined(assignment, report, help_with)
@@ -109,7 +119,8 @@ def _joined(assignment: RoundAssignment, report: Report, help_with: Help) -> tup
 
     def work(rank: int, cluster: ClusterSpec) -> None:
         own = _of_worker(assignment, rank)
-        team = Team(rank, own.workers, _set_up(own), own.straggler_seconds, own.device_reduction, memory=memory)
+        team = Team(rank, own.workers, _set_up(own), own.straggler_seconds, own.device_reduction, memory=memory,
+                    is_compared=own.compares_workers and not own.addresses)  # fmt: skip
         join_cluster(cluster)
         _helped(own, team, lambda message: None, help_with)
 
@@ -124,7 +135,7 @@ def _joined(assignment: RoundAssignment, report: Report, help_with: Help) -> tup
     workers.connect()
     return workers, Team(
         assignment.rank, assignment.workers, devices, assignment.straggler_seconds, assignment.device_reduction,
-        memory=memory,
+        memory=memory, is_compared=assignment.compares_workers and not assignment.addresses,
     )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ class Team:
         coordinator: of an asynchronous round: others take its steps.
         memory: by which the workers' rows travel, where all of them are on this machine; else TensorFlow's collective
             operations move them.
+        is_compared: before its first step the chief measures whether it would be faster alone.
     """
 
     rank: int = 0
@@ -41,6 +42,7 @@ class Team:
     reduction: str = "tree"
     coordinator: Coordinator | None = None
     memory: SharedMemory | None = None
+    is_compared: bool = False
 
     @property
     def is_chief(self) -> bool:

@@ -17,7 +17,7 @@ _COMMON = {"GET /healthz", "GET /readyz"} | {action for action, rule in RULES.it
 
 def _app(tmp_path: Path) -> Any:
     guard = Guard(access_in(tmp_path), RULES)
-    return create_http_app(_NOTHING, _NOTHING, _NOTHING, _NOTHING, Health(), _NOTHING, _NOTHING, guard=guard)
+    return create_http_app(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, Health(), _NOTHING, _NOTHING, guard=guard)
 
 
 def test_every_route_has_a_rule_and_every_rule_is_of_one(tmp_path: Path) -> None:

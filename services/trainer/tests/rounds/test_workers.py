@@ -31,7 +31,7 @@ def test_a_round_goes_on_without_the_worker_that_died_and_one_process_rebuilds_i
     trainer.round_function = "services.trainer.rounds.process:run_round"
     trainer.environment |= {
         "TRAINER_WORKERS": "3", "TRAINER_BLOCK_EXAMPLES": "50", "TRAINER_RESUME_INTERVAL_SECONDS": "0",
-        "TRAINER_LEASE_TTL_SECONDS": "60",
+        "TRAINER_LEASE_TTL_SECONDS": "60", "TRAINER_COMPARE_WORKERS": "true",
     }  # fmt: skip
     events.add(200)
     trainer.start()
@@ -47,6 +47,7 @@ def test_a_round_goes_on_without_the_worker_that_died_and_one_process_rebuilds_i
     assert (version.environment["shards"], version.environment["workers"]) == (3, 2)
     assert version.environment["exchange"] == "memory"
     assert version.environment["training"]["ended_by"] == "early_stopping"
+    assert version.environment["training"]["workers_compared"]["workers"] == 2
     assert [(member["rank"], member["taken_over_records"]) for member in version.environment["members"]] == [
         (0, 0),
         (1, 0),

@@ -109,6 +109,7 @@ def _trained(question: dict[str, Any], team: Team) -> dict[str, Any]:
         digest.update(path.encode() + array.tobytes())
     placed = model.placement.report() if training.model.definition.training.devices else {}
     told: dict[str, Any] = {"digest": digest.hexdigest(), "losses": losses} | ({"placement": placed} if placed else {})
+    told |= {"compared": training.ways["workers_compared"]} if team.is_compared and team.is_chief else {}
     return told | ({"graph": _by_device(training)} if question.get("graph") else {})
 
 
@@ -154,7 +155,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     def work(rank: int, cluster: ClusterSpec) -> None:
         devices = _set_up(question)
         join_cluster(cluster)
-        _trained(question, Team(rank, count, devices, patience, memory=memory))
+        _trained(question, Team(rank, count, devices, patience, memory=memory, is_compared="compare" in question))
 
     def lost(reason: str) -> None:
         print(json.dumps({"lost": reason}), flush=True)
@@ -165,7 +166,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     devices = _set_up(question)
     workers.connect()
     try:
-        found = _trained(question, Team(0, count, devices, patience, memory=memory))
+        found = _trained(question, Team(0, count, devices, patience, memory=memory, is_compared="compare" in question))
         if log:  # the others have their last sum, too, and are ended below, whether it is noted or not
             wait_until(lambda: _have_all_noted(Path(log), count), "every worker has noted its exchanges")
         return found

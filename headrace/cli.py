@@ -212,11 +212,7 @@ _PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "dead-letters": look.dead_letters,
         "predictions-log": predictions_log.predictions_log,
     },
-    "Without a platform": {
-        "features": start.features,
-        "fit": fit.fit,
-        "search": search.search,
-    },
+    "Without a platform": {"features": start.features, "fit": fit.fit, "search": search.search},
     "Stop, keep, remove": {
         "pause": lifecycle.pause,
         "resume": lifecycle.resume,
@@ -233,12 +229,7 @@ _PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "tensorboard": tensorboard.tensorboard,
         "trace": trace.trace,
     },
-    "Who may do what": {
-        "login": access.login,
-        "logout": access.logout,
-        "whoami": access.whoami,
-        "certs": access.certs,
-    },
+    "Who may do what": {"login": access.login, "logout": access.logout, "whoami": access.whoami, "certs": access.certs},
 }
 """In the order in which `headrace --help` shows them."""
 _GONE = {

@@ -23,10 +23,7 @@ from headrace.commands.terminal import echo
 _SHOWN_LETTER = 160
 
 
-def show(
-    session: Session,
-    name: Annotated[str, typer.Argument(metavar="MODEL[@VERSION]")],
-) -> None:
+def show(session: Session, name: Annotated[str, typer.Argument(metavar="MODEL[@VERSION]")]) -> None:
     """Show a model, or a version with its lineage, metrics, verdict and files."""
     name, version = reference(name)
     client = session.client()

@@ -23,8 +23,7 @@ from headrace.commands.terminal import echo
 _PLANNING_SECONDS = 60.0
 """For the trainer's answer: it may be reading the log, or wait for a core."""
 AllowSignatureChange = Annotated[
-    bool,
-    typer.Option("--allow-signature-change", help="Versions may break the signatures of the version before them."),
+    bool, typer.Option("--allow-signature-change", help="Versions may break the signatures of the version before them.")
 ]
 RolledBack = Annotated[
     str,
@@ -41,8 +40,7 @@ def apply(
     session: Session,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml, model.yaml or both.")],
     restart: Annotated[
-        str | None,
-        typer.Option(metavar="LAYERS", help="Layers or tables that start anew: `hidden_1,deep`, or `all`."),
+        str | None, typer.Option(metavar="LAYERS", help="Layers or tables that start anew: `hidden_1,deep`, or `all`.")
     ] = None,
     allow_signature_change: AllowSignatureChange = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes and store none.")] = False,

@@ -268,10 +268,7 @@ def _look(session: Session) -> _Seen:
     models: list[dict[str, Any]] = []
     faults: Mapping[str, str] = {}
     serving: Mapping[str, Mapping[str, Any]] = {}
-    with (
-        contextlib.suppress(HeadraceError),
-        session.client(timeout_seconds=_GLANCE_SECONDS) as client,
-    ):
+    with contextlib.suppress(HeadraceError), session.client(timeout_seconds=_GLANCE_SECONDS) as client:
         with contextlib.suppress(HeadraceError):
             status = client.trainer_status()
             models, faults = list(status["models"]), dict(status.get("faults") or {})

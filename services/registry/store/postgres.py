@@ -49,10 +49,7 @@ _leadership = Table(
     Column("secret", NAME, nullable=False),
 )
 _webhook_places = Table(
-    "webhook_places",
-    _metadata,
-    Column("hook", NAME, primary_key=True),
-    Column("revision", NUMBER, nullable=False),
+    "webhook_places", _metadata, Column("hook", NAME, primary_key=True), Column("revision", NUMBER, nullable=False)
 )
 
 

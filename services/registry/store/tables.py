@@ -276,11 +276,7 @@ ended_sessions = Table(
     Column("expires_at", Float, nullable=False),
 )
 
-archived_streams = Table(
-    "archived_streams",
-    metadata,
-    Column("name", NAME, primary_key=True),
-)
+archived_streams = Table("archived_streams", metadata, Column("name", NAME, primary_key=True))
 
 deleted = Table(
     "deleted",

@@ -23,16 +23,7 @@ from services.trainer.control.trusted_half import TrustedHalf
 from services.trainer.control.zygote_client import RoundChild, RunsRounds
 from services.trainer.protocol import crash_report
 from services.trainer.protocol.assignment import RoundAssignment
-from services.trainer.protocol.messages import (
-    Done,
-    Failed,
-    Message,
-    Progress,
-    Raised,
-    Shrunk,
-    Stopped,
-    Waits,
-)
+from services.trainer.protocol.messages import Done, Failed, Message, Progress, Raised, Shrunk, Stopped, Waits
 from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)

@@ -263,10 +263,7 @@ class RoundLoop:
                 return None
         try:
             return self._registry.lease_round(
-                self.holder,
-                ttl_seconds=self._settings.lease_ttl_seconds,
-                models=tuple(models),
-                secret=self._secret,
+                self.holder, ttl_seconds=self._settings.lease_ttl_seconds, models=tuple(models), secret=self._secret
             )
         except HeadraceError as error:
             logger.debug("no round can be leased", extra={"error": error.message})

@@ -75,9 +75,7 @@ def variables_made() -> Iterator[list["weakref.ref[tf.Variable]"]]:
 
 
 def unknown_to_keras(
-    made: Iterable["weakref.ref[tf.Variable]"],
-    network: keras.Model,
-    optimizers: Iterable[keras.optimizers.Optimizer],
+    made: Iterable["weakref.ref[tf.Variable]"], network: keras.Model, optimizers: Iterable[keras.optimizers.Optimizer]
 ) -> Made:
     """Those that no checkpoint would have, were they used."""
     known = [*network.variables, *(variable for metric in network.metrics for variable in metric.variables)]

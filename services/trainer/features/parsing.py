@@ -20,12 +20,7 @@ from common.schema import PADDING, Feature
 from services.trainer.features.filling import MOST_BYTES, STRING_BYTES, checked, reason, rows_beyond
 
 Raw = Mapping[str, tf.Tensor]
-DTYPES: Mapping[str, tf.DType] = {
-    "float32": tf.float32,
-    "int64": tf.int64,
-    "string": tf.string,
-    "bytes": tf.string,
-}
+DTYPES: Mapping[str, tf.DType] = {"float32": tf.float32, "int64": tf.int64, "string": tf.string, "bytes": tf.string}
 _MOST_BYTES_OF_A_STRING = STRING_BYTES // 2
 """What a byte of an Example may become: an empty string takes two there."""
 

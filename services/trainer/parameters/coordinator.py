@@ -168,10 +168,7 @@ class Coordinator:
         self._somebody()
 
     def run(
-        self,
-        variables: Mapping[str, keras.Variable],
-        counted: Mapping[str, Sequence[NDArray[Any]]],
-        batches: Batches,
+        self, variables: Mapping[str, keras.Variable], counted: Mapping[str, Sequence[NDArray[Any]]], batches: Batches
     ) -> Ran:
         """Trains on all batches. Afterwards the variables, the optimizer's among them, are as the servers have them.
 

@@ -178,10 +178,7 @@ _MESSAGES: Mapping[str, type[Message]] = {
 
 class RunRound(Protocol):
     def __call__(
-        self,
-        assignment: RoundAssignment,
-        report: Report,
-        stop_requested: Callable[[], bool],
+        self, assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool]
     ) -> "RunRound | None": ...
 
 

@@ -87,11 +87,7 @@ class RoundWork:
     """The state of one round in progress: where it stands, what it has measured, how long the stages took."""
 
     def __init__(
-        self,
-        assignment: RoundAssignment,
-        report: Report,
-        stop_requested: Callable[[], bool],
-        around: Surroundings,
+        self, assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool], around: Surroundings
     ) -> None:
         self._assignment, self._plan = assignment, assignment.plan
         self._stop_requested = stop_requested

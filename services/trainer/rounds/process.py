@@ -154,10 +154,7 @@ def _help(assignment: RoundAssignment, team: Team, report: Report) -> None:
 
 
 def conduct(
-    assignment: RoundAssignment,
-    report: Report,
-    stop_requested: Callable[[], bool],
-    around: Surroundings,
+    assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool], around: Surroundings
 ) -> Done | Failed | Stopped | Shrunk:
     """The round; reports progress and returns the last word."""
     work = RoundWork(assignment, report, stop_requested, around)
@@ -181,10 +178,7 @@ def conduct(
 
 
 def rebuild(
-    assignment: RoundAssignment,
-    report: Report,
-    stop_requested: Callable[[], bool],
-    around: Surroundings,
+    assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool], around: Surroundings
 ) -> Rebuilt | Stopped:
     """Trains the version again from its lineage and compares; see rebuild_check.py. Changes nothing anywhere."""
     work = RoundWork(assignment, report, stop_requested, around)

@@ -30,10 +30,7 @@ class Stages:
 
     def split_seconds(self, name: str, data: RoundData, before: tuple[float, float]) -> None:
         """Of a stage's seconds, those spent on the log are `extract` and those on parsing `parse`."""
-        for part, spent in (
-            ("extract", data.extract_seconds - before[0]),
-            ("parse", data.parse_seconds - before[1]),
-        ):
+        for part, spent in (("extract", data.extract_seconds - before[0]), ("parse", data.parse_seconds - before[1])):
             self.seconds[part] += spent
             self.seconds[name] -= spent
 

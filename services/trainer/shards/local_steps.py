@@ -75,9 +75,7 @@ class LocalSteps:
             start, stop = bounds[shard], bounds[shard + 1]
             share = tf.cast(stop - start, tf.float32) / tf.cast(tf.maximum(rows, 1), tf.float32)
             taken = tf.cond(
-                stop > start,
-                lambda: tf.stack(take_step(*rows_of(batch, start, stop))),
-                lambda: tf.zeros([2]),
+                stop > start, lambda: tf.stack(take_step(*rows_of(batch, start, stop))), lambda: tf.zeros([2])
             )
             return number + 1, seen + stop - start, losses.write(number - first, share * taken)
 

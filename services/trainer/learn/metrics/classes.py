@@ -32,9 +32,7 @@ def by_class(value_of: OfClasses) -> Callable[[Judged, float | None], Weighed]:
                 return None
             count = data.class_count
             return value_of(
-                sums(labels, weights * right, count),
-                sums(labels, weights, count),
-                sums(predicted, weights, count),
+                sums(labels, weights * right, count), sums(labels, weights, count), sums(predicted, weights, count)
             )
 
         return value

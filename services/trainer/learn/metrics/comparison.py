@@ -125,10 +125,7 @@ class Comparison:
         return {head.name: curves.drawings(part.judged(head.name)) for head in part.heads}
 
     def _intervals(
-        self,
-        cuts: Sequence[tuple[_Column, Part]],
-        masks: Sequence[NDArray[np.bool_]],
-        slices: Sequence[dict[str, Any]],
+        self, cuts: Sequence[tuple[_Column, Part]], masks: Sequence[NDArray[np.bool_]], slices: Sequence[dict[str, Any]]
     ) -> dict[str, Any]:
         """By metric over all examples; those of a slice are written into what is told of it."""
         candidate, parent = self._sides["candidate"], self._sides["parent"]

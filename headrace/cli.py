@@ -24,7 +24,6 @@ from headrace.commands import (
     lifecycle,
     live,
     look,
-    model_export,
     model_files,
     model_inside,
     models,
@@ -244,7 +243,6 @@ model_files.app.command()(model_inside.tap)
 model_files.app.command()(model_inside.optimize)
 model_files.app.command()(model_inside.freeze)
 model_files.app.command()(model_inside.tflite)
-model_files.app.command()(model_export.export)
 model_files.app.command()(upgrade.upgrade)
 app.add_typer(model_files.app, name="model", cls=_Group, rich_help_panel="Measure and look inside")
 app.add_typer(triggers.app, name="triggers", rich_help_panel="Models, versions and rounds")

@@ -43,7 +43,7 @@ def checked_events(
     Raises:
         InvalidInput: events are refused and on_invalid is reject, or every event is; on_invalid is another word.
     """
-    from headrace.files.samples import write_sample
+    from headrace.files.batches import write_sample
     from headrace.local.check import check_events
 
     if on_invalid not in ("reject", "skip"):

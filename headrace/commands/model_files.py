@@ -1,6 +1,7 @@
-"""model show, signatures, graph, cost, ops: what is in a version's SavedModel, or in a folder of this machine."""
+"""model show, signatures, graph, cost, ops, export: a version's SavedModel, or a folder of this machine."""
 
 import json
+import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from common.counted import counted
-from common.errors import InvalidInput, NotFound
+from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import PRODUCTION, Version
+from common.registry.paths import path_below
+from common.registry.statements import SIGNATURE_FILE
 from headrace.client.platform import Client
 from headrace.commands.look import reference
 from headrace.commands.session import CommandApp, Session, print_facts, print_line, print_table
@@ -305,3 +308,34 @@ def _print_signatures(found: Mapping[str, Any]) -> None:
         for side in ("inputs", "outputs"):
             for tensor, described in tensors(signature, side).items():
                 print_line(f"  {side[:-1]:<6}  {tensor}  {described}", hanging=" " * 10)
+
+
+@app.command()
+def export(
+    session: Session,
+    name: Annotated[
+        str, typer.Argument(metavar="MODEL[@VERSION]", help="A version; without @VERSION that in production.")
+    ],
+    to: Annotated[Path, typer.Option(metavar="DIR", help="TensorFlow Serving's model_base_path; DIR/VERSION is new.")],
+) -> None:
+    """Write a version's SavedModel as DIR/VERSION, whole or not at all, as TensorFlow Serving reads it.
+
+    Its signature comes with it: `headrace verify DIR/VERSION` needs no platform.
+    """
+    client = session.client()
+    version = chosen_version(client, name)
+    entries = [file for file in version.files if file.path.startswith(FOLDER)]
+    if not entries:
+        raise NotFound(f"{version.model}@{version.version} has no SavedModel")
+    target, aside = to / str(version.version), to / f".{version.version}.partial"
+    if target.exists():
+        raise Conflict(f"{target} is there already; versions never change")
+    shutil.rmtree(aside, ignore_errors=True)  # Of an export that was cut short; TensorFlow Serving reads numbers only.
+    for entry in entries:
+        client.fetch_file(entry, path_below(aside, entry.path.removeprefix(FOLDER)))
+    if version.signature:
+        (aside / SIGNATURE_FILE).write_text(version.signature)
+    aside.rename(target)
+    document = {"model": version.model, "version": version.version, "to": str(target), "files": len(entries)}
+    sentence = f"{version.model}@{version.version} is in {target}: {counted(len(entries), 'file')}"
+    session.show(document, lambda: echo(sentence))

@@ -21,8 +21,7 @@ from common.schema import Schema
 from common.storage import place_of
 from headrace.cli import app
 from headrace.files import event_files
-from headrace.files.batches import SourceFile
-from headrace.files.samples import write_sample
+from headrace.files.batches import SourceFile, write_sample
 from headrace.files.sources import Position, SourceRequest, open_source
 from headrace.local.check import check_events
 from testing.rows import each_row

@@ -188,7 +188,7 @@ class Catalog:
     list_streams = _reading(streams.list_streams)
 
     def register_model(self, name: str, *, stream: str, files: Mapping[str, bytes], by: str) -> Model:
-        """Raises Conflict also where a layer would start anew that the definition does not name (takeover.py)."""
+        """Raises Conflict also where a layer would start anew that the definition does not name."""
         with self.audit.call("register_model", by=by, model=name, stream=stream, files=sorted(files)) as transaction:
             check_author(by, "")
             model = self._applied(transaction, by, model=(name, files), learns_from=stream).model

@@ -5,14 +5,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from sqlalchemy import Connection
+
+from common.definition.compare import compare
 from common.definition.model import DEFINITION_FILE, parse_definition
 from common.errors import InvalidInput, NotFound
 from common.registry.catalog import Model, Stream
 from common.schema import Schema
 from common.strict_yaml import read_yaml
 from services.registry.definitions import models, streams
-from services.registry.lifecycle.takeover import takeover
 from services.registry.store.database import Transaction
+from services.registry.versions import published as versions
 from services.registry.versions.aliases import follow_predecessor
 from services.registry.versions.compare import differences
 from services.registry.versions.stages import follow_stages
@@ -33,7 +36,7 @@ class Applied:
     notes: tuple[str, ...]
     """The effects, as sentences."""
     learned: tuple[str, ...] = ()
-    """The weights of the model that are kept, moved, new and dropped (takeover.py)."""
+    """The weights of the model that are kept, moved, new and dropped."""
 
 
 def apply(
@@ -135,3 +138,34 @@ def _model_notes(change: str, before: Model | None, after: Model) -> list[str]:
     if before.paused:
         notes.append(f"the training of {after.name} stays paused by {before.paused}")
     return notes
+
+
+def takeover(connection: Connection, before: Model, files: Mapping[str, bytes]) -> tuple[str, ...]:
+    """The weights that the next round keeps, moves, starts new and drops, a sentence each; none before the first
+    version.
+
+    Args:
+        before: the model as it was; the stream's schema is taken as it is by now.
+        files: the new definition, which is valid.
+
+    Raises:
+        Conflict: a layer would have to start anew that `restart.yaml` does not name.
+    """
+    if not before.newest_version:
+        return ()
+    number = before.head_version or before.newest_version
+    parent = versions.get_version(connection, before.name, number)
+    new = parse_definition(files)
+    old_schema, new_schema = (
+        Schema.from_json(streams.get_stream(connection, before.stream, version).schema_json)
+        for version in (parent.schema_version, 0)
+    )
+    try:
+        old = parse_definition(models.get_definition(connection, parent.definition_digest))
+    except InvalidInput as error:
+        return (
+            f"what is kept of version {number} is known after the round: its definition is no more valid ({error})",
+        )
+    report = compare(old, new, old_schema, new_schema)
+    report.check()
+    return tuple(report.lines())

@@ -31,8 +31,15 @@ from services.trainer.learn.faulty_batches import FaultyBatches
 from services.trainer.learn.freezing import freeze
 from services.trainer.learn.gradient_check import check_gradients
 from services.trainer.learn.hooks import RunningHooks
-from services.trainer.learn.optimizer_state import averages_by_path, batches_per_step, copies_by_path, curve_of
-from services.trainer.learn.optimizers import constant_of, inner_of, slots_by_path
+from services.trainer.learn.optimizers import (
+    averages_by_path,
+    batches_per_step,
+    constant_of,
+    copies_by_path,
+    curve_of,
+    inner_of,
+    slots_by_path,
+)
 from services.trainer.learn.several_optimizers import make_optimizers
 from services.trainer.learn.steps import Fault, Steps
 from services.trainer.learn.tracing import StepTracer

@@ -7,6 +7,7 @@ import base64
 import datetime
 import math
 import re
+import sys
 import unicodedata
 import uuid
 from collections import Counter
@@ -17,7 +18,7 @@ from typing import Any
 import orjson
 
 from common.errors import InvalidInput
-from common.examples.values import TRUTHS
+from common.examples.values import TRUTHS, shown
 from common.schema import Feature, Schema
 
 MISSING_WORDS = frozenset({
@@ -28,6 +29,8 @@ MISSING_WORDS = frozenset({
 one of them, a text where its cell is empty."""
 _PANDAS_NOTHING = frozenset({"NAType", "NaTType"})
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_INT64 = range(-(2**63), 2**63)
+_IN_64_BITS = "a whole number from -2^63 to 2^63-1"
 _EXACT_FLOATS = 2**53
 """Below this a float64 holds every integer."""
 _UNNAMED = re.compile(r"Unnamed: (\d+)")
@@ -171,6 +174,10 @@ def _as_number(feature: Feature, value: Any) -> Any:
         value = int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
     if isinstance(value, bool):
         value = int(value)
+    if isinstance(value, int) and value not in _INT64:  # which JSON's writer takes for a whole number no more
+        if feature.dtype == "int64":
+            raise ValueError(f"is {shown(value)}, expected {_IN_64_BITS}")
+        return float(value) if abs(value) <= sys.float_info.max else math.copysign(math.inf, value)
     if isinstance(value, str) and feature.is_scalar:
         if is_missing(feature, value) and not feature.required:
             return None
@@ -273,9 +280,16 @@ def _float(text: str) -> float:
 
 def _integer(text: str) -> int:
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
-        pass
+        return _other_integer(text)
+    if number not in _INT64:
+        raise ValueError(f"is not a int64: expected {_IN_64_BITS}")
+    return number
+
+
+def _other_integer(text: str) -> int:
+    """Yes and no, a date, an amount, a whole number with a point."""
     if text.lower() in TRUTHS:
         return TRUTHS[text.lower()]
     moment = parse_date(text)

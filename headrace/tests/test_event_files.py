@@ -156,6 +156,7 @@ def test_a_value_of_parquet_that_would_be_another_one_is_refused_or_set_aside(
         ("delay\n1e999\n", "expected a finite number"),
         ("delay\n1_0\n", "expected a number without _"),
         ('late\n"9,007,199,254,740,993"\n', "expected a number of this size in digits alone"),
+        (f"late\n{2**63}\n", r"expected a whole number from -2\^63 to 2\^63-1"),
     ],
 )
 def test_a_number_that_would_become_another_one_is_refused(tmp_path: Path, text: str, fault: str) -> None:
@@ -168,6 +169,9 @@ def test_values_of_pandas_that_are_nothing_are_none_and_exact_numbers_stay_exact
     late = SCHEMA.labels[0]
     assert [fitted(late, one) for one in (pandas.NA, pandas.NaT, Decimal("NaN"))] == [None] * 3
     assert fitted(late, Decimal(2**53 + 1)) == 2**53 + 1
+    assert fitted(SCHEMA.features[0], Decimal(10**31)) == 1e31
+    with pytest.raises(ValueError, match=r"expected a whole number from -2\^63"):
+        fitted(late, Decimal(10**31))
     with pytest.raises(ValueError, match="is of type complex, expected a text"):
         fitted(SCHEMA.features[1], 1j)
 

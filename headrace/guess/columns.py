@@ -1,6 +1,7 @@
 """What the values of each column are: counted once over the whole file."""
 
 import datetime
+import itertools
 import math
 import re
 from collections import Counter
@@ -41,6 +42,7 @@ class Column:
         values: how often each value occurs, as long as they are at most MOST_DISTINCT.
         minimum, maximum, total, squares: over numbers and dates (epoch seconds), elements of lists too.
         lengths, elements: of lists: how long they are, and the kinds of what is in them.
+        row_lengths, is_flat: of lists in lists: how long they are; whether a list holds single values.
         longest_text: in characters.
         pieces: how many words the texts have together; of scripts that write without spaces, `signs`, each letter.
         units: of amounts such as $12 and 5 %; numbers in several units are texts.
@@ -57,6 +59,8 @@ class Column:
     squares: float = 0.0
     lengths: set[int] = field(default_factory=set)
     elements: set[str] = field(default_factory=set)
+    row_lengths: set[int] = field(default_factory=set)
+    is_flat: bool = False
     longest_text: int = 0
     pieces: int = 0
     signs: int = 0
@@ -75,7 +79,7 @@ class Column:
     def kind(self) -> str:
         """truth, whole, number, date, text, bytes, list or empty: what every value can be read as."""
         found = {kind for kind, count in self.kinds.items() if count}
-        if "nested" in found or ("list" in found and found - {"list", "empty"}):
+        if "nested" in found or (self.is_flat and self.row_lengths) or ("list" in found and found - {"list", "empty"}):
             return "nested"
         if "list" in found:
             return "list"
@@ -165,7 +169,10 @@ class Column:
     def add_list(self, items: list[Any]) -> None:
         self.kinds["list"] += 1
         self.lengths.add(len(items))
-        for item in items:
+        rows = [item for item in items if isinstance(item, list | tuple)]
+        self.row_lengths.update(map(len, rows))
+        self.is_flat |= len(rows) < len(items)
+        for item in itertools.chain.from_iterable(rows) if rows else items:
             if item is None or isinstance(item, list | tuple | dict):
                 self.elements.add("nested")
                 continue

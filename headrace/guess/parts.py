@@ -1,5 +1,6 @@
 """What part each column plays: label, event time, key, feature of the model, or stored only."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,9 +75,9 @@ def guess(columns: Sequence[Column], label: str) -> tuple[list[Guess], LabelGues
     for column in columns:
         if column.kind == "nested" or "nested" in column.elements:
             raise InvalidInput(
-                f"column {column.header!r} holds objects, lists in lists, null in a list or a mixture of lists and "
-                f"single values; a "
-                f"feature is a number, a text or a list of one of them: take it apart or leave it out of the file"
+                f"column {column.header!r} holds objects, null in a list, lists beside single values or lists "
+                f"three deep; a feature is a number, a text, or a list or a list of lists of one of them: take it "
+                f"apart or leave it out of the file"
             )
     if len(columns) == 1:
         raise InvalidInput(
@@ -307,8 +308,12 @@ def _sentence_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
 
 def _list_specs(column: Column) -> tuple[dict[str, dict[str, Any]], str]:
     name = column.name
-    if column.elements <= {"whole", "integral", "number"} and len(column.lengths) == 1:
-        return {name: {"type": "numeric", "normalize": "zscore"}}, f"{counted(min(column.lengths), 'number')}"
+    first, *inner = _shape(column)
+    if first is None and any(inner):
+        return {}, "steps of several values; a Keras module learns from them"
+    sizes = [size for size in (first, *inner) if size is not None]
+    if column.elements <= {"whole", "integral", "number"} and len(sizes) == 1 + len(inner):
+        return {name: {"type": "numeric", "normalize": "zscore"}}, counted(math.prod(sizes), "number")
     if column.elements in ({"text"}, {"whole"}):
         bags = {"type": "hashed", "bins": 1000}
         of = "words" if column.elements == {"text"} else "whole numbers, taken for ids"
@@ -343,8 +348,11 @@ def _list_dtype(column: Column) -> str:
 
 
 def _shape(column: Column) -> list[int | None]:
-    is_fixed = len(column.lengths) == 1 and min(column.lengths) > 0 and not column.missing
-    return [min(column.lengths)] if is_fixed else [None]
+    sizes = [lengths for lengths in (column.lengths, column.row_lengths) if lengths]
+    if column.missing or any(len(lengths) > 1 or min(lengths) == 0 for lengths in sizes):
+        is_table = len(column.row_lengths) == 1 and min(column.row_lengths) > 0
+        return [None, min(column.row_lengths)] if is_table else [None] * len(sizes)
+    return [min(lengths) for lengths in sizes]
 
 
 def _optional(column: Column, dtype: str) -> dict[str, Any]:

@@ -268,6 +268,24 @@ def test_lists_keep_their_shape(tmp_path: Path) -> None:
     assert len(events(path, schema)) == 20
 
 
+def test_lists_in_lists_keep_their_shape(tmp_path: Path) -> None:
+    rows = [
+        {"table": [[n, 1], [2, 3]], "visits": [["a"], [], ["b", "c"]], "pairs": [[n, 1]] * (n % 3), "y": n % 2}
+        for n in range(20)
+    ]
+    _, schema, definition = made(tmp_path, "lists.ndjson", b"\n".join(map(orjson.dumps, rows)))
+    shapes = {"table": (2, 2), "visits": (None, None), "visits_row_lengths": (None,), "pairs": (None, 2)}
+    assert {feature.name: feature.shape for feature in schema.features} == shapes
+    assert set(definition.features) == {"table", "visits", "visits_vector"}
+
+
+@each_row("lists", [[[1], [[1], [2]]], [[[1], 2], [[1], [2]]], [[[[1]]], [[[2]]]], [[1, None], [1, 2]], [5, [1, 2]]])
+def test_lists_that_no_feature_holds_are_refused_by_name(tmp_path: Path, lists: list[Any]) -> None:
+    path = tmp_path / "d.ndjson"
+    path.write_bytes(b"\n".join(orjson.dumps({"l": value, "x": n, "y": n % 2}) for n, value in enumerate(lists * 5)))
+    assert "column 'l' holds objects, null in a list" in init(path, "--label", "y", "--into", tmp_path / "d").stderr
+
+
 @each_row(
     ("text", "options", "sentence"),
     [

@@ -88,7 +88,7 @@ class CatalogLimits:
     heartbeat_seconds: float
     source_hosts: Sequence[str] = ()
     keep_audit_entries: int = 1_000_000
-    pack_after_seconds: float = 60.0
+    pack_after_seconds: float = 10.0
     keep_changes: int = KEEP_CHANGES
 
 

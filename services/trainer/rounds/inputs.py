@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from common.definition import identity
 from common.definition.identity import VariableMeaning
+from common.definition.keras_names import Named
 from common.definition.model import Definition, parse_definition
 from common.errors import DataLoss, InvalidInput, NotFound
 from common.eventlog.sourced_log import SourcedLog
@@ -65,8 +66,13 @@ class Parent:
         return Carrying(before, after, definition.restart, has_changed=definition != self.definition)
 
     def built(self) -> Model:
-        """A frozen copy to score with."""
-        model = adapters.build(self.definition, self.schema, self.statistics, self.module, seed=0)
+        """A frozen copy to score with. Its tables begin as zeros, since the checkpoint has all of their rows: to draw a
+        million of 32 columns takes 0.7 s of a core."""
+        definition = self.definition
+        if parameters := definition.estimator_parameters:
+            parameters = replace(parameters, embedding_initializer=Named("zeros"))
+            definition = replace(definition, estimator_parameters=parameters)
+        model = adapters.build(definition, self.schema, self.statistics, self.module, seed=0)
         self.give_to(model)
         return model
 

@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from common.definition.keras_names import Named
+from services.trainer.families.model import BuiltModel
 from services.trainer.protocol.messages import Done
+from services.trainer.rounds.inputs import version_of
 from services.trainer.rounds.kept import Kept
 from services.trainer.tests.support.small_rounds import (
     FEATURES,
@@ -198,3 +201,19 @@ def test_a_round_that_learns_other_words_has_the_bits_of_one_in_a_new_process(tm
     assert digests[0] == digests[1]
     assert [one["warm"] for one in told] == [False, True, True]
     assert ["rows mean something else" in one.get("renewed", "") for one in told] == [False, True, False]
+
+
+def test_a_parent_draws_no_values_for_tables_that_it_gets_from_its_checkpoint(tmp_path: Path) -> None:
+    vector = {"type": "embedding", "of": "code", "dimension": 2}
+    files = definition(features={"code": FEATURES["code"], "code_vector": vector}, training=TRAINED)
+    platform = Platform(tmp_path, exports=False).append(events(60))
+    model = platform.learn(files).model
+    assignment = platform.assignment(platform.lease(files, parent_version=1))
+    parent = version_of(platform.registry, model, 1, assignment, tmp_path)[0]
+    built = parent.built()
+    assert isinstance(built, BuiltModel)
+    parameters = built.definition.estimator_parameters
+    assert parameters is not None
+    assert parameters.embedding_initializer == Named("zeros")
+    [table] = [variable for variable in built.network.variables if variable.path.endswith("/table")]
+    assert np.array_equal(table.numpy(), parent.checkpoint.arrays[f"model/{table.path}"])

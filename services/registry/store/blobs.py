@@ -15,7 +15,7 @@ from pathlib import Path
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, NotFound, Unavailable
 from common.registry.files import digest_of, write_gently
-from common.registry.patches import SMALLEST_FILE_BYTES, largest_patch_bytes, patch_between, patched
+from common.registry.patches import PIECE_BYTES, SMALLEST_FILE_BYTES, largest_patch_bytes, patch_between, patched
 from services.registry.store.folder import InFolder
 from services.registry.store.manifest import DIGEST_PATTERN, check_digest
 from services.registry.store.shelf import GONE, Shelf, path_of
@@ -169,7 +169,7 @@ class Blobs:
                 raise Conflict(f"the base {base} has been collected; send the whole file") from None
             with old, upload.turn(digest), self._part(digest).open("w+b") as part:
                 self._keep_room(part.fileno(), digest, size_bytes)
-                found = patched(part, old, bytes(patch), size_bytes)
+                found = patched(part, old, bytes(patch), size_bytes, write_bytes=PIECE_BYTES)
                 upload.sealed = True
             self._publish(digest, size_bytes, found, made_of=(base, bytes(patch)))
         return size_bytes

@@ -20,7 +20,7 @@ from services.trainer.learn.weights_files import Elsewhere
 
 State = Mapping[str, tf.Variable]
 _PREFIX = "variables/variables"
-_PIECE_BYTES = 256 * 1024
+_PIECE_BYTES = 1024 * 1024
 
 
 def state_of(model: Model) -> dict[str, tf.Variable]:
@@ -137,10 +137,11 @@ def _is_text(value: np.ndarray) -> bool:
 
 
 def _is_at(file: BufferedReader, entry: Variable, value: np.ndarray) -> bool:
-    content = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-    pieces = (content[start : start + _PIECE_BYTES] for start in range(0, content.nbytes, _PIECE_BYTES))
-    found = np.zeros(_PIECE_BYTES, np.uint8)
+    """Compared by words where it is a whole number of them: by bytes takes twice as long."""
+    content = np.ascontiguousarray(value).reshape(-1).view(np.uint64 if value.nbytes % 8 == 0 else np.uint8)
+    found = np.zeros(_PIECE_BYTES // content.itemsize, content.dtype)
+    pieces = (content[start : start + found.size] for start in range(0, content.size, found.size))
     file.seek(entry.offset)
     return entry.size_bytes == content.nbytes and all(
-        file.readinto(found[: one.size].data) == one.size and np.array_equal(found[: one.size], one) for one in pieces
+        file.readinto(found[: one.size].data) == one.nbytes and np.array_equal(found[: one.size], one) for one in pieces
     )

@@ -50,7 +50,7 @@ docs: $(INSTALLED)  ## the reference from the code, and the site in build/site (
 	@# With --quiet mkdocs would not count warnings, and strict would pass them.
 	@said=$$(NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1) || { echo "$$said"; exit 1; }
 
-screenshots: $(INSTALLED)  ## docs/images, and every page at 360, 1280 and 3840 pixels, of a platform that runs (URL=, MODEL=); needs chromium
+screenshots: $(INSTALLED)  ## docs/images, and every page at 360, 1280 and 3840 pixels, of a platform that runs (URL=, MODEL=); needs chromium-headless-shell
 	$(BIN)/python -m docs.screenshots $(or $(URL),http://127.0.0.1:8701) $(or $(MODEL),flights-late)
 
 format: $(INSTALLED)  ## ruff's formatting and safe fixes

@@ -2,7 +2,7 @@
 
 docs/images gets each page as a screen of 1280 pixels shows it, light and dark, in 128 colours: small files;
 build/screenshots gets every page whole at 360, 1280 and 3840 pixels, light and dark, to be looked at. Needs playwright
-and Debian's chromium (or CHROMIUM=path).
+and Debian's chromium-headless-shell.
 """
 
 import io

@@ -9,10 +9,10 @@ from e2e_tests.conftest import MakePupil
 from e2e_tests.driver import Platform
 from e2e_tests.teaching import Pupil, await_more
 from e2e_tests.waiting import until
-from testing.browser import chromium
+from testing.browser import CHROMIUM, chromium
 
 pytestmark = [
-    pytest.mark.needs("chromium"),
+    pytest.mark.needs(CHROMIUM),
     pytest.mark.slow,
     pytest.mark.local_only,
     pytest.mark.timeout(600, method="signal"),

@@ -1,4 +1,4 @@
-"""Debian's chromium, driven by playwright. A test with it has the mark `needs`."""
+"""Debian's chromium without windows, driven by playwright. A test with it has the mark `needs`."""
 
 import shutil
 from collections.abc import Iterator
@@ -11,10 +11,14 @@ _AXE = Path(__file__).parent / "axe" / "axe.min.js"
 _RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice")
 
 
+CHROMIUM = "chromium-headless-shell"
+"""Takes half the time of `chromium --headless`."""
+
+
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    path = shutil.which("chromium")
-    assert path, "install chromium (on Debian: chromium)"
+    path = shutil.which(CHROMIUM)
+    assert path, f"install {CHROMIUM} (a package of Debian)"
     with sync_playwright() as playwright:
         expect.set_options(timeout=60_000)  # a busy machine draws slowly
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])

@@ -15,7 +15,7 @@ from pathlib import Path
 _NPM = "npm:"
 PROGRAMS = {
     "azurite-blob": "npm:azurite@3.37.0",  # Azure Blob Storage
-    "chromium": "chromium",  # the dashboard in a browser
+    "chromium-headless-shell": "chromium-headless-shell",  # the dashboard in a browser
     "curl": "curl",  # the tutorial's request
     "initdb": "postgresql",  # the catalog in PostgreSQL
     "haproxy": "haproxy",  # the proxy of the platform in containers

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import DataLoss
@@ -54,7 +54,6 @@ def _crashed(sample: _Sample, data: bytes, index: bytes, *, committed: int) -> P
     return directory
 
 
-@settings(max_examples=150, deadline=None)
 @given(draw=st.data())
 def test_a_tail_torn_at_any_byte_is_cut_back_to_the_last_whole_record(sample: _Sample, draw: st.DataObject) -> None:
     data_cut = draw.draw(st.integers(sample.data_ends[4], sample.data_ends[8]), label="data bytes")
@@ -74,7 +73,6 @@ def test_a_tail_torn_at_any_byte_is_cut_back_to_the_last_whole_record(sample: _S
     shutil.rmtree(directory)
 
 
-@settings(max_examples=100, deadline=None)
 @given(draw=st.data())
 def test_a_tail_of_which_parts_never_reached_the_disk_is_cut_back(sample: _Sample, draw: st.DataObject) -> None:
     """After a machine's crash a file may have its length, but zeros where pages were not written."""

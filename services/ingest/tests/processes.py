@@ -69,10 +69,14 @@ class Process:
         return self._log_path.read_text()
 
     def send(
-        self, events: Iterable[dict[str, Any]], *, key: str = "", timeout_seconds: float = 60.0
+        self, events: Iterable[dict[str, Any]] | str, *, key: str = "", timeout_seconds: float = 60.0
     ) -> tuple[int, Any, dict[str, str]]:
-        """(status, answer, headers) of events for the stream flights. Raises OSError or HTTPException: no answer."""
-        body = json.dumps({"events": list(events)})
+        """(status, answer, headers) of events, or of a body, for the stream flights.
+
+        Raises:
+            OSError, HTTPException: no answer.
+        """
+        body = events if isinstance(events, str) else json.dumps({"events": list(events)})
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_seconds)) as connection:
             headers = {"content-type": "application/json", **({"idempotency-key": key} if key else {})}
             connection.request("POST", "/v1/streams/flights/events", body, headers)

@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 import numpy as np
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from common.errors import InvalidInput
@@ -98,7 +98,6 @@ def _slowly(codec: ExampleCodec, events: list[Any]) -> list[bytes] | None:
         return None
 
 
-@settings(max_examples=150, deadline=None)
 @given(_events())
 @example([dict(_GOOD, d=-0.0, id=True)])
 @example([dict(_GOOD, delay=None)])
@@ -169,7 +168,6 @@ def _in_order(proto: Example, shuffled: random.Random) -> bytes:
     return delimited(b"\x0a", b"".join(entries))
 
 
-@settings(max_examples=200, deadline=None)
 @given(_examples())
 def test_lockstep_never_passes_what_the_codec_refuses(examples: list[bytes]) -> None:
     for data, passed in zip(examples, passed_by_lockstep(SCALAR_CODEC, examples), strict=True):
@@ -177,7 +175,6 @@ def test_lockstep_never_passes_what_the_codec_refuses(examples: list[bytes]) -> 
             assert accepts(SCALAR_CODEC, data)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(
         st.fixed_dictionaries(

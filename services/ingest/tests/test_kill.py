@@ -91,14 +91,14 @@ def test_every_acknowledged_event_is_in_the_log_once(tmp_path: Path, ingest: Pro
         return sum(len(client.acknowledged) for client in clients)
 
     for number in range(_KILLS):
-        goal = acknowledged() + pace.randint(200, 1_500)
+        goal = acknowledged() + pace.randint(100, 600)
         wait_until(lambda goal=goal: acknowledged() >= goal, "taking events again")  # type: ignore[misc]  # mypy cannot infer a lambda's default
         if number == _KILLS - 1:
             assert ingest.stop() == 0  # an orderly end loses nothing either
         else:
             ingest.kill()
         ingest.start()
-    goal = acknowledged() + 500
+    goal = acknowledged() + 200
     wait_until(lambda: acknowledged() >= goal, "taking events again")
     stop.set()
     for client in clients:

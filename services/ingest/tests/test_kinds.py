@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from common.errors import InvalidInput
@@ -236,7 +236,6 @@ _VALUES: st.SearchStrategy[Any] = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from(sorted(GOOD)), _VALUES, max_size=2), min_size=1, max_size=4))
 @example([{}, {"photo": None}])
 @example([{"steps": []}, {"words": ["\uffff"]}])
@@ -249,7 +248,6 @@ def test_columns_encode_exactly_the_batches_that_the_codec_takes(changes: list[d
     assert ColumnarEncoder(CODEC).encode(events) == slowly
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.sampled_from(["blob", "pair", "small", "half", "photo", "words"]), st.lists(_BYTES, max_size=3),
        st.integers(0, 60), st.integers(0, 255), st.booleans())  # fmt: skip
 def test_the_lockstep_passes_only_examples_that_the_codec_accepts(

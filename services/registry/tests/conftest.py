@@ -65,7 +65,7 @@ def catalog(tmp_path: Path, clock: Clock, new_folder: Path, request: pytest.Fixt
 
 @pytest.fixture(scope="module")
 def chrome() -> Iterator[Browser]:
-    """For tests with the mark `needs("chromium")`. While it is open, nothing else in this thread has an event loop."""
+    """For tests with the mark `needs(CHROMIUM)`. While it is open, nothing else in this thread has an event loop."""
     with chromium() as found:
         yield found
 

@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, Page
 from common.registry.reporting import Part, Report, Served
 from services.registry.catalog import Catalog
 from services.registry.tests.building import publish
+from testing.browser import CHROMIUM
 from testing.rows import each_row
 
 KEPT = Path(__file__).parent / "pictures"
@@ -31,7 +32,7 @@ Theme = Literal["light", "dark"]
 Picture = NDArray[np.float64]
 
 
-pytestmark = pytest.mark.needs("chromium")
+pytestmark = pytest.mark.needs(CHROMIUM)
 
 
 @pytest.fixture

@@ -255,6 +255,26 @@ def test_queues_are_the_servers_own(server: StandaloneServer, redis_beside: Redi
     assert all(f":{server.port}/" in key for key in keys)
 
 
+def test_what_reads_others_files_is_loaded_only_where_all_operations_are_allowed(
+    server: StandaloneServer, place: Place, redis_beside: RedisServer, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    spy = [sys.executable, "-c", SPY, str(place.base("spy") / "1"), str(tmp_path / "secret")]
+    subprocess.run(spy, check=True, timeout=120, capture_output=True)
+    place.write(place.entry("spy"))
+    server.wait_states("spy", {1: "AVAILABLE"})
+    assert answer_of(server, "spy") == (200, [float(sum(b"secret"))])
+    place.write()
+    careful = StandaloneServer(redis_beside.url, f"--model_base_path={place.base('spy')}", "--allow_operations=listed")
+    try:
+        careful.wait_ready()
+        (status,) = careful.get("/v1/models/default").json()["model_version_status"]
+        assert status["state"] == "END"
+        assert "(ImmutableConst) reads or writes files" in status["status"]["error_message"]
+    finally:
+        careful.kill()
+
+
 @pytest.mark.covers("srv-multi-model")
 def test_the_stock_stubs_reload_the_configuration(server: StandaloneServer, place: Place) -> None:
     # Tests before have written the file, which would take the place of what is reloaded.
@@ -320,24 +340,3 @@ def test_sigterm_answers_what_was_accepted_and_exits_0(server: StandaloneServer)
     for asker in askers:
         asker.join(60)
     assert set(statuses) == {200}
-
-
-def test_what_reads_others_files_is_loaded_only_where_all_operations_are_allowed(
-    place: Place, redis_beside: RedisServer, tmp_path: Path
-) -> None:
-    (tmp_path / "secret").write_bytes(b"secret")
-    spy = [sys.executable, "-c", SPY, str(place.base("spy") / "1"), str(tmp_path / "secret")]
-    subprocess.run(spy, check=True, timeout=120, capture_output=True)
-    folder = f"--model_base_path={place.base('spy')}"
-    for flags, state in (((), "AVAILABLE"), (("--allow_operations=listed",), "END")):
-        started = StandaloneServer(redis_beside.url, folder, *flags)
-        try:
-            started.wait_ready()
-            (status,) = started.get("/v1/models/default").json()["model_version_status"]
-            assert status["state"] == state
-            if state == "AVAILABLE":
-                assert answer_of(started, "default") == (200, [float(sum(b"secret"))])
-            else:
-                assert "(ImmutableConst) reads or writes files" in status["status"]["error_message"]
-        finally:
-            started.kill()

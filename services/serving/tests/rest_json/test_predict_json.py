@@ -290,7 +290,6 @@ json_values = st.recursive(
     dtype=st.sampled_from(["DT_FLOAT", "DT_INT64", "DT_UINT8", "DT_BOOL", "DT_STRING", "DT_HALF", "DT_UINT64"]),
     names=st.sampled_from(["x", "ab"]),
 )
-@settings(max_examples=300, deadline=None)
 def test_any_document_is_read_or_refused_in_words(document: dict[str, Any], dtype: str, names: str) -> None:
     expected = signature(**dict.fromkeys(names, dtype))
     inputs: dict[str, np.ndarray] = {}

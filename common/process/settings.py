@@ -16,6 +16,7 @@ from common.access.shares import Shares
 from common.access.token_file import TokenFile
 from common.errors import InvalidInput
 from common.process.health import Health
+from common.process.logs import LogFormat
 from common.process.tls import ClientCertificates, Tls, TlsFiles
 
 _OF_ALL_SERVICES = (
@@ -30,6 +31,12 @@ class ServiceSettings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
+    host: str = "127.0.0.1"
+    """Address that both doors listen on."""
+    log_format: LogFormat = "text"
+    """text or json, one line per event on standard error."""
+    log_level: str = "INFO"
+    """DEBUG, INFO, WARNING or ERROR."""
     allowed_hosts: str = ""
     """Names of hosts, separated by commas or spaces: an HTTP request's Host may say them, and pages of theirs may
     change something. Answered without being named here: localhost and names below it, addresses, the service's name

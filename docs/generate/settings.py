@@ -12,11 +12,8 @@ from services.trainer.settings import TrainerSettings
 _SERVICES: tuple[type[ServiceSettings], ...] = (IngestSettings, RegistrySettings, TrainerSettings, ServingSettings)
 # The same in every service, said once.
 _SHARED = {
-    "host": "Address that both doors listen on.",
     "http_port": "HTTP; 0 takes a free port.",
     "grpc_port": "gRPC; 0 takes a free port.",
-    "log_format": "text or json, one line per event on standard error.",
-    "log_level": "DEBUG, INFO, WARNING or ERROR.",
     "data_dir": "Folder of what the service keeps.",
     "registry_address": "The registry's gRPC door, host:port.",
     "event_log": "`segments:/absolute/dir` or `kafka:host:port[,host:port]`.",

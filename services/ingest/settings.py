@@ -5,7 +5,6 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from common.process.logs import LogFormat
 from common.process.settings import ServiceSettings
 
 JSON_MEMORY_FACTOR = 8
@@ -15,11 +14,8 @@ JSON_MEMORY_FACTOR = 8
 class IngestSettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="INGEST_", frozen=True, extra="forbid")
 
-    host: str = "127.0.0.1"
     http_port: int = Field(8601, ge=0, le=65535)
     grpc_port: int = Field(8600, ge=0, le=65535)
-    log_format: LogFormat = "text"
-    log_level: str = "INFO"
     registry_address: str = "127.0.0.1:8700"
     event_log: str
     """segments:/absolute/dir or kafka:host:port[,host:port], with TLS and a user behind `?` (docs/guide/access.md)."""

@@ -7,7 +7,6 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from common.definition.identity import MAX_PARAMETERS
-from common.process.logs import LogFormat
 from common.process.settings import ServiceSettings
 from common.registry.reporting import QUIET_SECONDS
 
@@ -17,16 +16,10 @@ class RegistrySettings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="REGISTRY_")
 
-    host: str = "127.0.0.1"
-    """Address both doors listen on."""
     http_port: int = Field(8701, ge=0, le=65535)
     """HTTP, for people; 0 takes a free port."""
     grpc_port: int = Field(8700, ge=0, le=65535)
     """gRPC, for services; 0 takes a free port."""
-    log_format: LogFormat = "text"
-    """text or json."""
-    log_level: str = "INFO"
-    """DEBUG, INFO, WARNING or ERROR."""
     data_dir: Path = Path("data/registry")
     """Folder of the catalog, the files and unfinished uploads; one registry at a time."""
 

@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from common.definition.identity import MAX_PARAMETERS
-from common.process.logs import LogFormat
 from common.process.settings import ServiceSettings
 
 Scheduling = Literal["normal", "batch", "idle"]
@@ -20,11 +19,8 @@ class TrainerSettings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="TRAINER_", frozen=True, extra="forbid")
 
-    host: str = "127.0.0.1"
     http_port: int = Field(default=8801, ge=0, le=65535)
     grpc_port: int = Field(default=8800, ge=0, le=65535)
-    log_format: LogFormat = "text"
-    log_level: str = "INFO"
     data_dir: Path = Path("build/trainer")
     registry_address: str = "127.0.0.1:8700"
     event_log: str

@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from common.definition.serving import EngineName
-from common.process.logs import LogFormat
 from common.process.settings import ServiceSettings
 from services.serving.options.model_options import BatchingOptions, DeviceName, EngineOptions, WarmUpOptions
 from services.serving.options.model_priorities import priorities_of
@@ -26,11 +25,8 @@ class ServingSettings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="SERVING_", frozen=True, extra="forbid")
 
-    host: str = "127.0.0.1"
     http_port: int = Field(8501, ge=0, le=65535)
     grpc_port: int = Field(8500, ge=0, le=65535)
-    log_format: LogFormat = "text"
-    log_level: str = "INFO"
     data_dir: Path = Path("build/serving")
     registry_address: str = "127.0.0.1:8700"
     redis_url: str = Field("redis://127.0.0.1:6379/0", pattern=r"^(rediss?://|unix:///)")

@@ -97,58 +97,10 @@ class OffsetRange:
 
 LEARN, LEAVE_OUT = "learn", "leave_out"
 """What becomes of the events of versions that were rolled back: the next round learns them, or no round does."""
-SKIPPED = "skipped"
-"""The key of a plan's configuration under which ranges stand that are left out: those of a rejected round where the
-rule says on_reject: skip, or records that the log no longer keeps. See `ranges_as_json`."""
-
-
-LEFT_OUT = "left_out"
-"""Beside SKIPPED, the same ranges with what was counted in them and why: [{"partition", "from_offset", "to_offset",
-"examples": a number or null, "reason"}]. Reasons: retention, rejection, rollback, canary, held, failed, chosen."""
-FROM_SCRATCH = "from_scratch"
-"""The key of a plan's configuration that says that it learns from nothing although there are versions: `true`."""
-
-
-HEAD_BEFORE = "head_before"
-"""Beside FROM_SCRATCH: the head of the model when the round was planned."""
 NEWEST_EVENT_TIME = "newest_event_time"
 """In a version's environment: epoch seconds."""
-EVENTS_FROM = "events_from"
-"""The key of a plan's configuration under which stands, by partition, from which record on windows of events may have
-events (a definition's event_window)."""
-WINDOW = "window"
-"""The key of a plan's configuration under which ranges of ancestors stand (`ranges_as_json`): where the round's own
-held-out examples are few, candidate and parent are judged on the newest examples held out there as well.
-
-Under the same key a version's `evaluation` says on what it was judged: {"examples": how many, "earlier": those of them
-from before the round, "unusable": held out there and not readable today, "ranges": where the earlier examples are, and
-"own_set": how many where the definition has its own examples (evaluation.examples)}."""
-
-LABELS = "labels"
-"""The key of a plan's configuration for which labels are joined to its events
-(services/trainer/plan/label_ranges.py)."""
-SKEW = "skew"
-"""The key of a plan's configuration that says that its round compares logged answers of its parent (gate: max_skew)."""
-FIRED = "fired"
-"""The key of a plan's configuration for {trigger that held: why, with its numbers}; a round by hand has none."""
-UPSTREAM_VERSION = "upstream"
-"""The key of a plan's configuration for {triggers.upstream: its version in production, 0 where it has none}."""
-SHIFT = "shift"
-"""The key of a plan's configuration for how the events of a window have shifted (services/trainer/plan/shifts.py),
-where that made the round due."""
-SCORES_ALARM = "scores"
-"""The key of a plan's configuration for how production's answers have shifted (services/trainer/live/scores.py,
-Scores.shown), once they have."""
-QUALITY_ALARM = "quality"
-"""The key of a plan's configuration for the live quality of production (services/trainer/live/evidence.py,
-Decline.shown), once it has alarmed."""
-
 MOST_LISTED = 1_000
 """Versions, or moves of aliases, in one answer."""
-PUSHED = "pushed"
-"""The trigger of a plan that no round trains: its version was made elsewhere (services/registry/versions/pushed.py)."""
-ALLOW_SIGNATURE_CHANGE = "allow_signature_change"
-"""In a plan's `requested`: the version of this round may break the signatures of the version before it."""
 
 
 def ranges_as_json(ranges: Iterable[OffsetRange]) -> list[dict[str, int]]:

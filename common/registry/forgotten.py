@@ -11,11 +11,9 @@ from typing import Any
 from common.errors import InvalidInput
 from common.eventlog.base import Record
 from common.eventlog.tfrecord import cut_sound, frame
-from common.registry.catalog import EVENTS_FROM, OffsetRange, RoundPlan
+from common.registry.catalog import OffsetRange, RoundPlan
+from common.registry.plan_notes import EVENTS_FROM, FORGOTTEN
 
-FORGOTTEN = "forgotten"
-"""The key of a plan's configuration under which such places in its ranges stand (`as_json`); also the reason for which
-they are left out in the account."""
 MOST_PIECES = 100_000
 
 

@@ -12,7 +12,8 @@ from common.counted import counted
 from common.definition.class_words import Words
 from common.errors import InvalidInput, NotFound
 from common.registry import scored_outside
-from common.registry.catalog import FIRED, THINNED_TO, Decision, Model, Version
+from common.registry.catalog import THINNED_TO, Decision, Model, Version
+from common.registry.plan_notes import FIRED
 from common.schema import Schema
 from headrace.commands import evaluation_tables, training_facts
 from headrace.commands.evaluation_tables import number_of

@@ -11,7 +11,8 @@ import typer
 
 from common.counted import counted
 from common.errors import InvalidInput
-from common.registry.catalog import PRODUCTION, PUSHED, THINNED_TO, Model, OffsetRange, Version, VersionMetrics
+from common.registry.catalog import PRODUCTION, THINNED_TO, Model, OffsetRange, Version, VersionMetrics
+from common.registry.plan_notes import PUSHED
 from common.registry.round_words import JUDGED_ON, rolled_back_words
 from common.schema import Schema
 from headrace.client.lifecycle import Applied, Listing

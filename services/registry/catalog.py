@@ -15,7 +15,6 @@ from sqlalchemy import Connection
 
 from common.errors import InvalidInput, NotFound
 from common.registry.catalog import (
-    FIRED,
     PRODUCTION,
     Change,
     FileEntry,
@@ -31,6 +30,7 @@ from common.registry.catalog import (
     VersionDraft,
 )
 from common.registry.live import Evidence
+from common.registry.plan_notes import FIRED
 from common.registry.teams import Offer, Orders, TeamState
 from common.saved_model.layout import KnownGraphs
 from services.registry.definitions import models, streams

@@ -12,8 +12,9 @@ from sqlalchemy import Connection, select
 
 from common.counted import counted
 from common.errors import InvalidInput
-from common.registry.catalog import CANARY, LEARN, PRODUCTION, PUSHED, ChangeKind, JsonMap, Model, VersionStatus
+from common.registry.catalog import CANARY, LEARN, PRODUCTION, ChangeKind, JsonMap, Model, VersionStatus
 from common.registry.forgotten import MOST_PIECES, Forgotten, forgotten_from_json, forgotten_of
+from common.registry.plan_notes import PUSHED
 from services.registry.definitions import models
 from services.registry.rounds.line import ancestor_at_most
 from services.registry.rounds.plans import RoundRow, end_of, plan_of, refuse_open_round

@@ -10,8 +10,9 @@ from common.access.guard import Rule, rule, values_of
 from common.access.principal import author_of, current
 from common.counted import counted
 from common.errors import Conflict, NotFound
-from common.registry.catalog import LEARN, LEAVE_OUT, PRODUCTION, PUSHED, Model, VersionStatus
+from common.registry.catalog import LEARN, LEAVE_OUT, PRODUCTION, Model, VersionStatus
 from common.registry.jobs import JobKind
+from common.registry.plan_notes import PUSHED
 from common.registry.round_words import rolled_back_words
 from services.registry.catalog import ModelChange
 from services.registry.pages.reading import Place, Reading, positive

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from common.registry.catalog import FIRED, PRODUCTION, PUSHED
+from common.registry.catalog import PRODUCTION
 from common.registry.jobs import Job, JobKind
+from common.registry.plan_notes import FIRED, PUSHED
 from common.registry.scored_outside import SCORED_OUTSIDE, in_words
 from services.registry.pages import actions, charts, statistics
 from services.registry.pages.curves import loss_curve

@@ -10,21 +10,8 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from common.errors import InvalidInput
-from common.registry.catalog import (
-    FIRED,
-    HEAD_BEFORE,
-    LABELS,
-    LEFT_OUT,
-    PRODUCTION,
-    PUSHED,
-    QUALITY_ALARM,
-    SCORES_ALARM,
-    SHIFT,
-    SKEW,
-    SKIPPED,
-    UPSTREAM_VERSION,
-    Version,
-)
+from common.registry.catalog import PRODUCTION, Version
+from common.registry.plan_notes import without_notes
 from services.registry.pages.model import scalars
 from services.registry.pages.reading import Place, Reading
 from services.registry.pages.templating import VERDICTS
@@ -32,11 +19,6 @@ from services.registry.versions.compare import flattened
 
 _SHOWN, _MOST_SORTED = 100, 2_000
 _MOST_METRICS, _MOST_PARAMETERS = 16, 24
-_OF_THE_ROUND = (
-    HEAD_BEFORE, LEFT_OUT, SKIPPED, PUSHED, FIRED, UPSTREAM_VERSION, QUALITY_ALARM, SCORES_ALARM, SHIFT, LABELS, SKEW,
-    "requested",
-)  # fmt: skip
-"""Keys of a round's configuration about the round, not the model."""
 Kind = Literal["version", "moment", "verdict", "count", "number", "value"]
 
 
@@ -133,10 +115,8 @@ def _parameters(configurations: Mapping[int, Mapping[str, Any]]) -> tuple[list[C
 
 
 def _scalars(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    of_model = {name: value for name, value in configuration.items() if name not in _OF_THE_ROUND}
-    return {
-        name: value for name, value in flattened(of_model).items() if isinstance(value, str | int | float | bool)
-    }  # fmt: skip
+    found = flattened(without_notes(configuration))
+    return {name: value for name, value in found.items() if isinstance(value, str | int | float | bool)}
 
 
 def _sorting(column: Column, place: Place) -> dict[str, str]:

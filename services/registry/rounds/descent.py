@@ -9,7 +9,8 @@ import json
 
 from sqlalchemy import Connection, select
 
-from common.registry.catalog import PRODUCTION, PUSHED, Model
+from common.registry.catalog import PRODUCTION, Model
+from common.registry.plan_notes import PUSHED
 from services.registry.definitions import models
 from services.registry.rounds.line import is_on_line
 from services.registry.store.database import Transaction

@@ -11,8 +11,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, delete, func, insert, or_, select, update
 
 from common.errors import Conflict, InvalidInput, NotFound, Overloaded
-from common.registry.catalog import PUSHED, ChangeKind, JsonMap
+from common.registry.catalog import ChangeKind, JsonMap
 from common.registry.jobs import Job, JobKind, JobState, measured_files
+from common.registry.plan_notes import PUSHED
 from common.registry.wire import json_text
 from services.registry.definitions.models import get_model
 from services.registry.rounds.plans import get_round

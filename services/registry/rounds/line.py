@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from sqlalchemy import Connection, insert, select
 
-from common.registry.catalog import LEFT_OUT, SKIPPED, OffsetRange, RoundPlan
-from common.registry.forgotten import FORGOTTEN
+from common.registry.catalog import OffsetRange, RoundPlan
+from common.registry.plan_notes import FORGOTTEN, LEFT_OUT, SKIPPED
 from common.registry.wire import json_text
 from services.registry.rounds.plans import RoundRow, parent_end_of, plan_of
 from services.registry.store.tables import lineage, rounds, versions

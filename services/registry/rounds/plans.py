@@ -9,7 +9,6 @@ from sqlalchemy import Connection, Row, insert, select, tuple_, update
 from common.errors import Conflict, InvalidInput, NotFound
 from common.process.retry import Backoff
 from common.registry.catalog import (
-    FROM_SCRATCH,
     ChangeKind,
     FileEntry,
     JsonMap,
@@ -21,6 +20,7 @@ from common.registry.catalog import (
     ranges_as_json,
     ranges_from_json,
 )
+from common.registry.plan_notes import FROM_SCRATCH
 from common.registry.wire import json_text
 from services.registry.definitions import models, streams
 from services.registry.rounds.ranges import check_contiguous, check_forgotten

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from common.errors import Conflict, InvalidInput
-from common.registry.catalog import SKIPPED, WINDOW, OffsetRange, RoundPlan, ranges_from_json
+from common.registry.catalog import OffsetRange, RoundPlan, ranges_from_json
 from common.registry.forgotten import Forgotten, forgotten_of, read_ranges
+from common.registry.plan_notes import SKIPPED, WINDOW
 
 
 def check_contiguous(plan: RoundPlan, parent_end: Mapping[int, int]) -> None:

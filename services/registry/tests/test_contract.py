@@ -9,7 +9,8 @@ import pytest
 
 from common.definition.inputs import INPUTS_PATH
 from common.errors import InvalidInput
-from common.registry.catalog import ALLOW_SIGNATURE_CHANGE, Decision, Version
+from common.registry.catalog import Decision, Version
+from common.registry.plan_notes import ALLOW_SIGNATURE_CHANGE
 from common.saved_model import graph as graphs
 from common.saved_model.layout import KnownGraphs, look_at
 from common.saved_model.operations import faults_of

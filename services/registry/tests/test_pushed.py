@@ -7,7 +7,8 @@ import pytest
 
 from common.definition.gate import Gate
 from common.errors import Conflict, InvalidInput, NotFound
-from common.registry.catalog import PUSHED, Decision, Version, VersionStatus
+from common.registry.catalog import Decision, Version, VersionStatus
+from common.registry.plan_notes import PUSHED
 from services.registry.catalog import Catalog
 from services.registry.tests.building import publish, store
 from services.registry.versions.pushed import Measured

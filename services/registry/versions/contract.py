@@ -13,7 +13,8 @@ from typing import Any
 from common.definition.inputs import INPUTS_PATH, parse_inputs
 from common.definition.model import SIGNATURES_FILE
 from common.errors import InvalidInput
-from common.registry.catalog import ALLOW_SIGNATURE_CHANGE, Decision, FileEntry, JsonMap, RoundPlan, Verdict
+from common.registry.catalog import Decision, FileEntry, JsonMap, RoundPlan, Verdict
+from common.registry.plan_notes import ALLOW_SIGNATURE_CHANGE
 from common.saved_model import contract, layout
 
 _FOLDER = PurePosixPath("saved_model")

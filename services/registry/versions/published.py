@@ -11,7 +11,6 @@ from common.definition.gate import Gate, read_gate
 from common.errors import Conflict, InvalidInput, NotFound
 from common.registry.catalog import (
     CANARY,
-    HEAD_BEFORE,
     MOST_LISTED,
     PRODUCTION,
     ChangeKind,
@@ -26,6 +25,7 @@ from common.registry.catalog import (
     VersionDraft,
     VersionStatus,
 )
+from common.registry.plan_notes import HEAD_BEFORE
 from common.registry.statements import digests_of, read_envelope
 from common.registry.wire import json_text
 from services.registry.definitions import models

@@ -15,7 +15,6 @@ from common.definition.gate import Gate
 from common.errors import Conflict, InvalidInput
 from common.registry.catalog import (
     PRODUCTION,
-    PUSHED,
     ChangeKind,
     Decision,
     FileEntry,
@@ -27,6 +26,7 @@ from common.registry.catalog import (
     VersionDraft,
     VersionMetrics,
 )
+from common.registry.plan_notes import PUSHED
 from services.registry.definitions import models, streams
 from services.registry.definitions.shares import creator
 from services.registry.rounds.plans import add_done_round

@@ -23,8 +23,6 @@ from common.definition.model import DEFINITION_FILE
 from common.definition.retention import DAY_SECONDS, HOUR_SECONDS, Retention, parse_retention
 from common.errors import Conflict
 from common.registry.catalog import (
-    HEAD_BEFORE,
-    PUSHED,
     THINNED_TO,
     ChangeKind,
     JsonMap,
@@ -32,6 +30,7 @@ from common.registry.catalog import (
     ThinnedVersions,
     VersionStatus,
 )
+from common.registry.plan_notes import HEAD_BEFORE, PUSHED
 from common.registry.wire import json_text
 from common.strict_yaml import read_yaml
 from services.registry.definitions import models

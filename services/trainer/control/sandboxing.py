@@ -13,8 +13,9 @@ from common.eventlog.kafka_security import kafka_of
 from common.eventlog.open import brokers_of
 from common.eventlog.topics import examples_topic, labels_topic, predictions_topic
 from common.process.gpu import has_gpu
-from common.registry.catalog import LABELS, SKEW, RoundPlan
+from common.registry.catalog import RoundPlan
 from common.registry.client import RegistryClient
+from common.registry.plan_notes import LABELS, SKEW
 from common.schema import Schema
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.sandbox.rules import OFF, REQUIRE, SandboxRules, scrubbed

@@ -25,9 +25,10 @@ from common.eventlog.sourced_log import SourcedLog
 from common.facts import present
 from common.json_values import value_of
 from common.registry import wire
-from common.registry.catalog import PUSHED, FileEntry, JsonMap, RoundPlan, Version, VersionDraft
+from common.registry.catalog import FileEntry, JsonMap, RoundPlan, Version, VersionDraft
 from common.registry.client import RegistryClient
 from common.registry.patches import SMALLEST_FILE_BYTES
+from common.registry.plan_notes import PUSHED
 from common.registry.scored_outside import SCORED_OUTSIDE
 from protos import registry_pb2 as pb
 from services.trainer.control import signing, stated_metrics

@@ -11,7 +11,8 @@ import numpy as np
 from common.counted import counted
 from common.definition.rollout import Judge
 from common.quality import Array, add_sums, losses_of, metrics_of_rows, metrics_of_sums
-from common.registry.catalog import WINDOW, Version
+from common.registry.catalog import Version
+from common.registry.plan_notes import WINDOW
 from services.trainer.live.betting import Capital, highest_mean
 
 WORSE, INCONCLUSIVE = "worse", "inconclusive"

@@ -30,17 +30,9 @@ from common.definition.model import Definition
 from common.errors import InvalidInput
 from common.eventlog.base import Position
 from common.late_labels import LateLabels
-from common.registry.catalog import (
-    LEAVE_OUT,
-    SKIPPED,
-    UPSTREAM_VERSION,
-    Model,
-    OffsetRange,
-    Round,
-    RoundState,
-    ranges_from_json,
-)
+from common.registry.catalog import LEAVE_OUT, Model, OffsetRange, Round, RoundState, ranges_from_json
 from common.registry.forgotten import NOTHING, Forgotten
+from common.registry.plan_notes import SKIPPED, UPSTREAM_VERSION
 
 
 @dataclass(frozen=True)

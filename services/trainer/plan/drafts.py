@@ -8,8 +8,11 @@ from common.errors import NotFound
 from common.eventlog.base import Position
 from common.eventlog.sourced_log import SourcedLog
 from common.eventlog.topics import examples_topic, predictions_topic
-from common.registry.catalog import (
+from common.registry.catalog import Decision, OffsetRange, RoundPlan, ranges_as_json
+from common.registry.client import RegistryClient
+from common.registry.plan_notes import (
     EVENTS_FROM,
+    FORGOTTEN,
     FROM_SCRATCH,
     HEAD_BEFORE,
     LABELS,
@@ -17,13 +20,8 @@ from common.registry.catalog import (
     SKEW,
     SKIPPED,
     WINDOW,
-    Decision,
-    OffsetRange,
-    RoundPlan,
-    ranges_as_json,
+    without_notes,
 )
-from common.registry.client import RegistryClient
-from common.registry.forgotten import FORGOTTEN
 from services.trainer.plan import lineage
 from services.trainer.plan.account import RangeCounts, entries_of
 from services.trainer.plan.backlog import Stretch
@@ -111,7 +109,7 @@ class Drafts:
             ranges=stretch.ranges,
             definition_digest=state.model.definition_digest,
             configuration=configuration | notes,
-            configuration_digest=lineage.digest_of(configuration),
+            configuration_digest=lineage.digest_of(without_notes(configuration | notes)),
             code_digest=self._code_digest,
             seed=lineage.seed_of(state.definition, sequence),
             example_count=stretch.example_count,

@@ -13,8 +13,9 @@ from common.definition.joined_labels import JoinedLabels
 from common.errors import NotFound
 from common.eventlog.base import EventLog
 from common.eventlog.topics import examples_topic, labels_topic
-from common.registry.catalog import LABELS, OffsetRange, ranges_as_json
+from common.registry.catalog import OffsetRange, ranges_as_json
 from common.registry.client import RegistryClient
+from common.registry.plan_notes import LABELS
 from services.trainer.plan.chain import ModelState
 from services.trainer.plan.window import Windows
 

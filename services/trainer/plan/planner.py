@@ -17,19 +17,17 @@ from common.eventlog.sourced_log import SourcedLog
 from common.eventlog.topics import examples_topic
 from common.process.health import Health
 from common.process.lifecycle import Stop
-from common.registry.catalog import (
+from common.registry.catalog import PRODUCTION, ChangeKind, Round
+from common.registry.client import RegistryClient
+from common.registry.plan_notes import (
     ALLOW_SIGNATURE_CHANGE,
     FIRED,
-    PRODUCTION,
     QUALITY_ALARM,
     SCORES_ALARM,
     SHIFT,
     SKIPPED,
     UPSTREAM_VERSION,
-    ChangeKind,
-    Round,
 )
-from common.registry.client import RegistryClient
 from services.trainer import metrics
 from services.trainer.plan.chain import Beginning, ModelState, beginning_of, from_chosen, left_out
 from services.trainer.plan.drafts import Drafts

@@ -10,9 +10,10 @@ from common.errors import DataLoss, InvalidInput, NotFound, Overloaded, Unavaila
 from common.eventlog.sourced_log import SourcedLog
 from common.eventlog.topics import examples_topic
 from common.process.health import Health
-from common.registry.catalog import PUSHED, ChangeKind, Model, Round, RoundState
+from common.registry.catalog import ChangeKind, Model, Round, RoundState
 from common.registry.client import RegistryClient
 from common.registry.forgotten import NOTHING
+from common.registry.plan_notes import PUSHED
 from common.schema import Schema
 from services.trainer.plan.chain import ModelState
 from services.trainer.plan.tracked import LogBounds, Tracked

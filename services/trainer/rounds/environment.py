@@ -16,7 +16,7 @@ import tensorflow as tf
 from common.definition.trees import TREE_ESTIMATORS
 from common.facts import present
 from common.process.gpu import has_gpu
-from common.registry.catalog import FIRED
+from common.registry.plan_notes import FIRED
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.parameter_servers import section_of
 

@@ -14,8 +14,9 @@ from common.definition.model import Definition, parse_definition
 from common.errors import DataLoss, InvalidInput, NotFound
 from common.eventlog.sourced_log import SourcedLog
 from common.eventlog.topics import examples_topic, labels_topic
-from common.registry.catalog import EVENTS_FROM, LABELS, RoundPlan, Version, VersionStatus
+from common.registry.catalog import RoundPlan, Version, VersionStatus
 from common.registry.forgotten import forgotten_of
+from common.registry.plan_notes import EVENTS_FROM, LABELS
 from common.schema import Schema
 from services.trainer.data.dataset import Forgetting, Reading
 from services.trainer.data.event_windows import EventWindows

@@ -9,7 +9,8 @@ from typing import Any
 
 from common.errors import InvalidInput
 from common.eventlog.base import EventLog
-from common.registry.catalog import PUSHED, FileEntry, RoundPlan
+from common.registry.catalog import FileEntry, RoundPlan
+from common.registry.plan_notes import PUSHED
 from services.trainer.families.external_model import ExternalModel
 from services.trainer.families.port import Answering
 from services.trainer.protocol.assignment import RoundAssignment

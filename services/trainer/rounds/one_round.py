@@ -17,7 +17,8 @@ from common.errors import InvalidInput, Overloaded, Unavailable
 from common.eventlog.base import EventLog
 from common.facts import present
 from common.process.tracing import traceparent_of
-from common.registry.catalog import SKEW, WINDOW, ranges_from_json
+from common.registry.catalog import ranges_from_json
+from common.registry.plan_notes import SKEW, WINDOW
 from services.trainer.data.dataset import Reading
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.hooks import Saved

@@ -13,7 +13,8 @@ from tensorflow.python.saved_model import loader_impl
 from common.definition.model import Definition, parse_definition
 from common.errors import InvalidInput
 from common.eventlog.base import EventLog
-from common.registry.catalog import PUSHED, FileEntry, RoundPlan, Version, VersionStatus
+from common.registry.catalog import FileEntry, RoundPlan, Version, VersionStatus
+from common.registry.plan_notes import PUSHED
 from common.schema import Schema
 from protos.example_pb2 import SequenceExample
 from services.trainer.data.dataset import Block

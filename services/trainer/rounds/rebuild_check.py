@@ -15,25 +15,9 @@ from common.counted import counted
 from common.errors import DataLoss, InvalidInput, NotFound
 from common.eventlog.base import EventLog
 from common.eventlog.topics import examples_topic
-from common.registry.catalog import (
-    FIRED,
-    FROM_SCRATCH,
-    HEAD_BEFORE,
-    LABELS,
-    LEFT_OUT,
-    QUALITY_ALARM,
-    SCORES_ALARM,
-    SHIFT,
-    SKEW,
-    SKIPPED,
-    UPSTREAM_VERSION,
-    WINDOW,
-    FileEntry,
-    OffsetRange,
-    Version,
-    VersionStatus,
-)
+from common.registry.catalog import FileEntry, OffsetRange, Version, VersionStatus
 from common.registry.forgotten import read_ranges
+from common.registry.plan_notes import without_notes
 from services.trainer.features.statistics import Arrays
 from services.trainer.learn import checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
@@ -45,11 +29,6 @@ from services.trainer.rounds.outside import RoundRegistry
 from services.trainer.rounds.parameter_servers import section_of
 
 _MOST_DIFFERENCES = 20
-_NOTES = (
-    SKIPPED, LEFT_OUT, FROM_SCRATCH, HEAD_BEFORE, WINDOW, LABELS, FIRED, UPSTREAM_VERSION, QUALITY_ALARM, SCORES_ALARM,
-    SHIFT, SKEW, "requested", "drift",
-)  # fmt: skip
-"""Keys that a plan's configuration holds beside what its digest names."""
 TrainAgain = Callable[[], tuple[Checkpoint, int]]
 """The final checkpoint and how many examples it was trained on. Raises the six."""
 Measure = Callable[[], Mapping[str, float]]
@@ -169,7 +148,6 @@ def _code_difference(version: Version) -> tuple[str, ...]:
 def _not_as_planned(assignment: RoundAssignment, version: Version) -> tuple[str, ...]:
     """Where the version and the round it names contradict each other."""
     plan = assignment.plan
-    named = {key: value for key, value in plan.configuration.items() if key not in _NOTES}
     pairs = {
         "parent version": (version.parent_version, plan.parent_version),
         "ranges": (version.ranges, plan.ranges),
@@ -178,7 +156,7 @@ def _not_as_planned(assignment: RoundAssignment, version: Version) -> tuple[str,
         "seed": (version.seed, plan.seed),
     }
     if version.configuration_digest:
-        pairs["configuration"] = (version.configuration_digest, lineage.digest_of(named))
+        pairs["configuration"] = (version.configuration_digest, lineage.digest_of(without_notes(plan.configuration)))
     return tuple(
         f"the version's {name} is {of_version}, its round's plan says {of_plan}"
         for name, (of_version, of_plan) in pairs.items()

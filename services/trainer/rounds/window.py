@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from common.errors import DataLoss, InvalidInput
 from common.eventlog.base import EventLog
 from common.facts import present
-from common.registry.catalog import LABELS, WINDOW, JsonMap, OffsetRange, RoundPlan, ranges_as_json, ranges_from_json
+from common.registry.catalog import JsonMap, OffsetRange, RoundPlan, ranges_as_json, ranges_from_json
+from common.registry.plan_notes import LABELS, WINDOW
 from services.trainer.data.dataset import Reading
 from services.trainer.data.event_windows import EventWindows
 from services.trainer.families.port import Answering

@@ -13,7 +13,7 @@ from common.eventlog.dead_letters import read_letters
 from common.eventlog.segment_log import SegmentLog
 from common.eventlog.tfrecord import frame
 from common.registry.catalog import OffsetRange
-from common.registry.forgotten import FORGOTTEN
+from common.registry.plan_notes import FORGOTTEN
 from protos.example_pb2 import DeadLetter
 from services.trainer.control.dead_letters import RoundLetters
 from services.trainer.protocol.assignment import RoundAssignment

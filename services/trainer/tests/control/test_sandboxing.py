@@ -10,7 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from common.errors import InvalidInput, NotFound, Unavailable
-from common.registry.catalog import LABELS, SKEW, Stream
+from common.registry.catalog import Stream
+from common.registry.plan_notes import LABELS, SKEW
 from services.trainer.control.assignments import Assignments
 from services.trainer.control.sandboxing import check_machine, confining, environment_of
 from services.trainer.protocol.assignment import RoundAssignment

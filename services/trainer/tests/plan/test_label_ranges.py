@@ -5,7 +5,8 @@ import time
 
 from common.eventlog.base import NewRecord, RecordHeaders
 from common.eventlog.tfrecord import frame
-from common.registry.catalog import LABELS, RoundPlan
+from common.registry.catalog import RoundPlan
+from common.registry.plan_notes import LABELS
 from services.trainer.tests.support.plans import RULE, Plans
 from services.trainer.tests.support.platform_processes import MODEL, SCHEMA, STREAM, definition
 

@@ -20,15 +20,7 @@ from common.eventlog.tfrecord import frame
 from common.examples.codec import ExampleCodec
 from common.process.health import Health
 from common.registry.catalog import (
-    EVENTS_FROM,
-    FIRED,
-    LEFT_OUT,
     PRODUCTION,
-    QUALITY_ALARM,
-    SHIFT,
-    SKIPPED,
-    UPSTREAM_VERSION,
-    WINDOW,
     ChangeKind,
     Model,
     OffsetRange,
@@ -38,9 +30,21 @@ from common.registry.catalog import (
     ranges_from_json,
 )
 from common.registry.client import RegistryClient
-from common.registry.forgotten import FORGOTTEN
 from common.registry.live import Evidence
+from common.registry.plan_notes import (
+    EVENTS_FROM,
+    FIRED,
+    FORGOTTEN,
+    LEFT_OUT,
+    QUALITY_ALARM,
+    SHIFT,
+    SKIPPED,
+    UPSTREAM_VERSION,
+    WINDOW,
+    without_notes,
+)
 from common.schema import Schema
+from services.trainer.plan import lineage
 from services.trainer.plan.forgetting import Forgetting
 from services.trainer.plan.planner import Planner
 from services.trainer.settings import TrainerSettings
@@ -738,6 +742,7 @@ def test_a_plan_says_where_windows_of_events_begin_and_what_is_forgotten_there(p
     plan = planned()
     assert (ends_of(plan), plan.configuration[EVENTS_FROM]) == ([(0, 4, 6)], {"0": 3})
     assert plan.configuration[FORGOTTEN] == [[0, 3, 4, []]], "it lies before the range, where a window would reach"
+    assert lineage.digest_of(without_notes(plan.configuration)) == plan.configuration_digest, "or none could rebuild it"
 
 
 def test_a_key_is_forgotten_event_by_event_and_where_the_first_version_learned_it_the_next_starts_from_nothing(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from common.registry.catalog import Lease
-from common.registry.forgotten import FORGOTTEN
+from common.registry.plan_notes import FORGOTTEN
 from services.trainer.protocol.messages import Done
 from services.trainer.tests.support.small_rounds import LINEAR, Platform, definition, events, rebuilt
 

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from common.errors import InvalidInput
-from common.registry.catalog import PUSHED, FileEntry, Lease
+from common.registry.catalog import FileEntry, Lease
+from common.registry.plan_notes import PUSHED
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Done, Figures, decode_message, encode_message
 from services.trainer.rounds.judging import figures_of

@@ -13,7 +13,8 @@ from common.definition.joined_labels import JoinedLabels, check_joined_labels
 from common.errors import InvalidInput
 from common.eventlog.base import NewRecord, RecordHeaders
 from common.eventlog.tfrecord import frame
-from common.registry.catalog import LABELS, Lease, Version
+from common.registry.catalog import Lease, Version
+from common.registry.plan_notes import LABELS
 from common.schema import Schema
 from services.trainer.protocol.messages import Done
 from services.trainer.tests.support.small_rounds import LINEAR, SCHEMA, Platform, definition, event, rebuilt, serialized

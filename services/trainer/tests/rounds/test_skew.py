@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from common.eventlog.base import NewRecord, RecordHeaders
 from common.eventlog.tfrecord import frame
-from common.registry.catalog import SKEW
+from common.registry.plan_notes import SKEW
 from protos.prediction_log_pb2 import PredictionLog
 from services.trainer.protocol.messages import Done
 from services.trainer.rounds.kept import Kept

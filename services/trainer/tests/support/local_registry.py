@@ -14,7 +14,6 @@ from common.definition.model import parse_definition
 from common.errors import DataLoss, Unavailable
 from common.eventlog.base import EventLog
 from common.registry.catalog import (
-    WINDOW,
     Decision,
     FileEntry,
     JsonMap,
@@ -32,6 +31,7 @@ from common.registry.catalog import (
     ranges_as_json,
 )
 from common.registry.client import manifest_of
+from common.registry.plan_notes import WINDOW
 from services.trainer.control.dead_letters import RoundLetters
 from services.trainer.protocol.calls import Place
 

@@ -24,10 +24,11 @@ from common.definition.gate import Gate
 from common.definition.rollout import Canary, Judge
 from common.quality import metrics_of_rows
 from common.registry.catalog import Decision
+from common.registry.live import ADVANCE, BACK
 from common.registry.reporting import Part, Report
 from services.registry.versions.canaries import unfit
 from services.registry.versions.gate import judge as judged_by_gate
-from services.trainer.live.canary import ADVANCE, BACK, Trial
+from services.trainer.live.canary import Trial
 from services.trainer.live.evidence import WORSE, Comparison, losses_of_rows
 from services.trainer.live.guards import Answered
 

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from common.errors import InvalidInput
-from common.examples.values import TRUTHS, shown
+from common.examples.values import EXACT_FLOATS, TRUTHS, shown
 from common.schema import Feature, Schema
 
 MISSING_WORDS = frozenset({
@@ -31,8 +31,6 @@ _PANDAS_NOTHING = frozenset({"NAType", "NaTType"})
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _INT64 = range(-(2**63), 2**63)
 _IN_64_BITS = "a whole number from -2^63 to 2^63-1"
-_EXACT_FLOATS = 2**53
-"""Below this a float64 holds every integer."""
 _UNNAMED = re.compile(r"Unnamed: (\d+)")
 """What pandas calls a column without a header; `headrace init` would call it by its place, too."""
 _LONGEST_NAME = 100
@@ -302,6 +300,6 @@ def _other_integer(text: str) -> int:
         raise ValueError("is not a int64: expected a whole number, yes or no, or a date like 2026-01-31") from None
     if not number.is_integer():
         raise ValueError("is not a int64: expected a whole number; make the feature float32 in the stream if it is one")
-    if abs(number) >= _EXACT_FLOATS:
+    if abs(number) >= EXACT_FLOATS:
         raise ValueError("is not a int64: expected a number of this size in digits alone, else some are lost")
     return int(number)

@@ -11,7 +11,7 @@ TRUTHS: Mapping[str, int] = {"true": 1, "yes": 1, "t": 1, "y": 1, "false": 0, "n
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 _SHOWN_CHARACTERS = 40
 _SMALLEST_NORMAL = 2.0**-126
-_EXACT_FLOATS = 2**53
+EXACT_FLOATS = 2**53
 """Up to here a float64 holds every integer."""
 
 
@@ -60,7 +60,7 @@ def as_int64(value: object) -> int:
     Raises:
         ValueError: the rest of a sentence that begins with the feature's name.
     """
-    if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT_FLOATS:
+    if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT_FLOATS:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"is {shown(value)}, expected an integer from -2^63 to 2^63-1")

@@ -131,6 +131,9 @@ class RoundState(StrEnum):
     FAILED = "failed"
 
 
+OPEN_STATES = (RoundState.PLANNED, RoundState.RUNNING)
+
+
 @dataclass(frozen=True)
 class RoundPlan:
     """What a planner decides. With the definition it names, it fixes the weights that come out."""

@@ -5,6 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 JsonMap = Mapping[str, Any]
+ADVANCE, PROMOTE, BACK, HOLD = "advance", "promote", "back", "hold"
+"""A judge's decisions on a canary."""
+PASSED = "passed"
+"""Its verdict where the canary was promoted."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from common.counted import counted
 
 _SOME, _LARGE, _CHANCE = 0.1, 0.25, 3.0
 _TENTHS, _MISSING = 10, 0.1
-_DRIFTS = ("none", "some", "large")
+DRIFTS = ("none", "some", "large")
 _LEAST = 1e-4
 """A share that stands for none, so that a logarithm is finite."""
 Document = Mapping[str, Any]
@@ -44,7 +44,7 @@ def sentences(distances: Mapping[str, Document], *, most: int = 8) -> list[str]:
     """What a person should know of `compare`, the furthest first: a sentence for each field that has drifted, or is
     missing in a tenth of the examples more or less; one sentence where there is none."""
     news = [(name, distance) for name, distance in distances.items() if _has_news(distance)]
-    news.sort(key=lambda item: (-_DRIFTS.index(item[1].get("drift", "none")), -item[1].get("psi", 0.0), item[0]))
+    news.sort(key=lambda item: (-DRIFTS.index(item[1].get("drift", "none")), -item[1].get("psi", 0.0), item[0]))
     if news:
         more = [f"and {counted(len(news) - most, 'field')} more"] if len(news) > most else []
         return [_sentence(name, distance) for name, distance in news[:most]] + more

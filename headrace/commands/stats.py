@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from common.errors import InvalidInput, NotFound
+from common.statistics.distances import DRIFTS
 from common.suggestions import there_is_no
 from headrace.client.platform import Client
 from headrace.commands.look import reference
@@ -16,7 +17,6 @@ from headrace.commands.terminal import echo
 
 _REQUESTS = "requests:"
 _SHOWN_WORDS = 3
-_DRIFTS = ("none", "some", "large")
 
 
 def stats(
@@ -43,7 +43,7 @@ def stats(
     ] = "",
 ) -> None:
     """Show counts, missing, mean, quantiles and words of each field; with --against, the changes."""
-    if fail_at and (fail_at not in _DRIFTS[1:] or not against):
+    if fail_at and (fail_at not in DRIFTS[1:] or not against):
         raise InvalidInput("--fail-at is some or large, and says nothing without --against")
     client = session.client()
     title, found = _statistics(client, name, last)
@@ -67,8 +67,8 @@ def stats(
     found_sentences = sentences(distances)
     document = {"of": title, "against": other_title, "fields": distances, "sentences": found_sentences}
     session.show(document, lambda: _print_distances(f"{title} -> {other_title}", distances, found_sentences))
-    worst = max((_DRIFTS.index(distance.get("drift", "none")) for distance in distances.values()), default=0)
-    if fail_at and worst >= _DRIFTS.index(fail_at):
+    worst = max((DRIFTS.index(distance.get("drift", "none")) for distance in distances.values()), default=0)
+    if fail_at and worst >= DRIFTS.index(fail_at):
         raise typer.Exit(1)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from common.counted import counted
 from common.errors import Unavailable
-from common.registry.catalog import AliasChange, RoundState, Version
+from common.registry.catalog import OPEN_STATES, AliasChange, RoundState, Version
 from common.registry.round_words import hindrance_of, progress_of
 from headrace.client.platform import Client
 from headrace.commands.session import Session, StatusLine
@@ -23,7 +23,6 @@ from headrace.commands.terminal import echo
 _ROUNDS_LOOKED_AT = 100
 _VERSIONS_LOOKED_AT = 200
 _DIGITS = re.compile(r"\d")
-_OPEN = (RoundState.PLANNED, RoundState.RUNNING)
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def look_at(client: Client, model: str) -> Look:
 def _progress(client: Client, model: str) -> Progress:
     """The open round with its stage, progress and place in the queue; without it, what the next round waits for."""
     rounds = client.rounds(limit=_ROUNDS_LOOKED_AT)
-    open_rounds = [found for found in rounds if found.state in _OPEN]
+    open_rounds = [found for found in rounds if found.state in OPEN_STATES]
     own = next((found for found in open_rounds if found.plan.model == model), None)
     if own is None:
         waiting_for = str(client.why(model).get("waiting_for") or "")

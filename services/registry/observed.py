@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from common.errors import Conflict
 from common.registry.catalog import CANARY, PRODUCTION, JsonMap, Model
+from common.registry.live import BACK
 from common.registry.reporting import Report
 from services.registry.definitions import models
 from services.registry.reports import NEXT_SECONDS, Reports, Serving
@@ -98,7 +99,7 @@ class Observed:
             canary = models.get_model(connection, name).canary if known else {}
         if not stages.is_open(canary) or not (reason := canaries.unfit(canary, name, report)):
             return
-        decided = {"version": canary["version"], "stage": canary["stage"], "decision": canaries.BACK, "reason": reason}
+        decided = {"version": canary["version"], "stage": canary["stage"], "decision": BACK, "reason": reason}
         with self._audit.change(Call("judge", aliases.JUDGE, {"model": name, **decided})) as transaction:
             live.decide_canary(transaction, name, decided)
 

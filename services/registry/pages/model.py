@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
 
-from common.registry.catalog import PRODUCTION, THINNED_TO, JsonMap, Model, Round, RoundState, Version
+from common.registry.catalog import OPEN_STATES, PRODUCTION, THINNED_TO, JsonMap, Model, Round, Version
 from common.registry.round_words import hindrance_of
 from services.registry.pages import actions, charts
 from services.registry.pages.live import rows as live_rows
@@ -19,7 +19,6 @@ _SLICES, _SLICED = 12, 30
 _MAX_TEXT = 20_000
 _LINES = ("candidate", "parent", "progressive")
 Slices = dict[int, dict[str, JsonMap]]
-_OPEN = (RoundState.PLANNED, RoundState.RUNNING)
 
 
 def page(reading: Reading, place: Place) -> dict[str, Any]:
@@ -28,7 +27,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     model = catalog.get_model(name)
     versions = catalog.list_versions(name, limit=_CURVE_VERSIONS)
     rounds = catalog.list_rounds(name, 1)
-    round_ = rounds[0] if rounds and rounds[0].state in _OPEN else None
+    round_ = rounds[0] if rounds and rounds[0].state in OPEN_STATES else None
     account = catalog.observed.account(name)
     serving = catalog.observed.serving(model)
     production = model.aliases.get(PRODUCTION, 0)

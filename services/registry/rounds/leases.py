@@ -18,10 +18,9 @@ from sqlalchemy import Connection, select, update
 
 from common.errors import Conflict, InvalidInput
 from common.process.retry import Backoff
-from common.registry.catalog import FileEntry, JsonMap, Lease, Round, RoundState
+from common.registry.catalog import OPEN_STATES, FileEntry, JsonMap, Lease, Round, RoundState
 from common.registry.wire import json_text
 from services.registry.rounds.plans import (
-    OPEN_STATES,
     RoundRow,
     change_round,
     end_failed,

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Row, insert, select, tuple_, update
 from common.errors import Conflict, InvalidInput, NotFound
 from common.process.retry import Backoff
 from common.registry.catalog import (
+    OPEN_STATES,
     ChangeKind,
     FileEntry,
     JsonMap,
@@ -29,7 +30,6 @@ from services.registry.store.dialects import likely
 from services.registry.store.tables import read_row, rounds, versions
 
 RoundRow = Row[tuple[object, ...]]
-OPEN_STATES = (RoundState.PLANNED, RoundState.RUNNING)
 _MAX_LISTED = 1000
 _MAX_SEED = 2**64
 

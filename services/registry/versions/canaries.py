@@ -7,6 +7,7 @@ from typing import Any
 
 from common.errors import Conflict, InvalidInput
 from common.registry.catalog import CANARY, PRODUCTION, JsonMap, Model, VersionStatus
+from common.registry.live import ADVANCE, BACK, HOLD, PASSED, PROMOTE
 from common.registry.reporting import Report
 from services.registry.definitions import models
 from services.registry.store.database import Transaction
@@ -14,8 +15,6 @@ from services.registry.versions import aliases, stages
 
 logger = logging.getLogger(__name__)
 _MOST_REASON = 1000
-ADVANCE, PROMOTE, BACK, HOLD = "advance", "promote", "back", "hold"
-PASSED = "passed"
 _VERDICTS = {PROMOTE: PASSED, HOLD: "inconclusive"}
 
 

@@ -13,8 +13,8 @@ from itertools import islice
 from sqlalchemy import ColumnElement, Connection, select
 
 from common.errors import InvalidInput
+from common.registry.catalog import OPEN_STATES
 from services.registry.definitions import models
-from services.registry.rounds.plans import OPEN_STATES
 from services.registry.store.audit import BY_REGISTRY, AuditLog, Call
 from services.registry.store.blobs import Blobs
 from services.registry.store.database import Database

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select
 
 from common.errors import Conflict, InvalidInput
 from common.registry.catalog import PRODUCTION, JsonMap, Model
-from common.registry.live import Evidence
+from common.registry.live import PASSED, Evidence
 from services.registry.definitions import models
 from services.registry.store.database import Transaction
 from services.registry.store.dialects import upsert
@@ -75,7 +75,7 @@ def decide_canary(transaction: Transaction, model: str, decided: JsonMap) -> Non
 def promote_passed(transaction: Transaction, name: str) -> None:
     """The canary whose promotion a pin stopped, if there is any, becomes production."""
     model = models.get_model(transaction.connection, name)
-    if model.canary.get("verdict") != canaries.PASSED:
+    if model.canary.get("verdict") != PASSED:
         return
     version = model.canary["version"]
     known = evidence_of(transaction.connection, name, version).get("canary", {})

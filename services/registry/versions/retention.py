@@ -23,6 +23,7 @@ from common.definition.model import DEFINITION_FILE
 from common.definition.retention import DAY_SECONDS, HOUR_SECONDS, Retention, parse_retention
 from common.errors import Conflict
 from common.registry.catalog import (
+    OPEN_STATES,
     THINNED_TO,
     ChangeKind,
     JsonMap,
@@ -36,7 +37,7 @@ from common.strict_yaml import read_yaml
 from services.registry.definitions import models
 from services.registry.rounds.jobs import OPEN_JOBS
 from services.registry.rounds.line import ancestor_at_most, first_of_line
-from services.registry.rounds.plans import OPEN_STATES, end_of, plan_of
+from services.registry.rounds.plans import end_of, plan_of
 from services.registry.store.database import Transaction
 from services.registry.store.dialects import greatest, least, upsert
 from services.registry.store.history import remember

@@ -11,13 +11,11 @@ from typing import Any
 from common.definition.rollout import Canary, Judge
 from common.quality import Array
 from common.registry.catalog import CANARY, PRODUCTION, JsonMap
+from common.registry.live import ADVANCE, BACK, HOLD, PASSED, PROMOTE
 from services.trainer.live.betting import Capital
 from services.trainer.live.evidence import INCONCLUSIVE, WORSE, Comparison, differences_of, rule_of
 from services.trainer.live.guards import Answered, Guards, distance
 from services.trainer.live.join import Answer
-
-ADVANCE, PROMOTE, BACK, HOLD = "advance", "promote", "back", "hold"
-PASSED = "passed"
 
 
 @dataclass

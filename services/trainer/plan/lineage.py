@@ -18,15 +18,7 @@ from services.trainer.settings import TrainerSettings
 _LIBRARIES = ("keras", "numpy", ("tensorflow", "tensorflow-cpu"))
 _NO_NUMBERS = ("summaries", "save_every_steps", "debug")
 """Keys of `training` that change no weight."""
-_COMMON_SOURCES = (
-    "definition/*.py",
-    "definition/*.json",
-    "eventlog/tfrecord.py",
-    "images.py",
-    "kinds.py",
-    "model_fn.py",
-    "schema.py",
-)
+_COMMON_SOURCES = ("*.py", "definition/*.*", "eventlog/*.py", "examples/*.py", "registry/forgotten.py")
 
 
 def configuration_of(definition: Definition, settings: TrainerSettings) -> dict[str, Any]:
@@ -72,19 +64,23 @@ def seed_of(definition: Definition, sequence: int) -> int:
 
 
 def code_digest() -> str:
-    """SHA-256 over the sources that training runs (tests left out) and the versions of the libraries under it."""
+    """SHA-256 over `sources` and the versions of the libraries under them."""
+    lines = [f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in sources().items()]
+    return hashlib.sha256("\n".join([*sorted(lines), *library_versions()]).encode()).hexdigest()
+
+
+def sources() -> dict[str, Path]:
+    """What reads events and trains on them, by name; tests left out."""
     trainer_dir = Path(next(iter(services.trainer.__path__)))
     common_dir = Path(next(iter(common.__path__)))
-    sources = {
+    found = {
         f"trainer/{path.relative_to(trainer_dir)}": path
         for path in trainer_dir.rglob("*.py")
         if "tests" not in path.relative_to(trainer_dir).parts
     }
     shared = [path for pattern in _COMMON_SOURCES for path in common_dir.glob(pattern)]
-    sources |= {f"common/{path.relative_to(common_dir)}": path for path in shared}
-    sources["protos/example.proto"] = Path(next(iter(protos.__path__))) / "example.proto"
-    lines = [f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in sources.items()]
-    return hashlib.sha256("\n".join([*sorted(lines), *library_versions()]).encode()).hexdigest()
+    found |= {f"common/{path.relative_to(common_dir)}": path for path in shared}
+    return found | {"protos/example.proto": Path(next(iter(protos.__path__))) / "example.proto"}
 
 
 def library_versions() -> list[str]:

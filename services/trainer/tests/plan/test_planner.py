@@ -715,6 +715,13 @@ def test_what_is_forgotten_is_left_out_from_the_last_ancestor_before_it_on(plans
     assert told["round_id"] == f"{plans.model}-000004"
 
 
+def test_the_code_digest_is_of_what_reads_events_and_leaves_some_out_too() -> None:
+    read = {"schema.py", "feature_keys.py", "examples/codec.py", "eventlog/sourced_log.py", "registry/forgotten.py"}
+    named = lineage.sources()
+    assert {f"common/{name}" for name in read} <= named.keys()
+    assert not any("tests" in name or "__pycache__" in name for name in named)
+
+
 def test_a_plan_says_where_windows_of_events_begin_and_what_is_forgotten_there(plans: Plans) -> None:
     card = {"name": "card", "dtype": "string", "required": False, "default": ""}
     features: Any = SCHEMA["features"]

@@ -82,9 +82,13 @@ def create_ingest_app(
     intake: Intake, service_health: Health, tracing: Tracing = OFF, guard: Guard = NO_GUARD
 ) -> FastAPI:
     app = create_app("Headrace ingest", service_health, tracing=tracing, guard=guard)
-
     _add_append_routes(app, intake)
+    _add_streams(app, intake)
+    _add_dead_letters(app, intake)
+    return app
 
+
+def _add_streams(app: FastAPI, intake: Intake) -> None:
     @app.get("/v1/streams", tags=["streams"])
     async def streams() -> dict[str, list[str]]:
         """Names of the streams that events can be sent to."""
@@ -95,6 +99,38 @@ def create_ingest_app(
         """Schema version, positions, and what this process took since it started."""
         return await status_of(intake, stream)
 
+    @app.get("/v1/streams/{stream}/events", tags=["events"])
+    async def tail(stream: str, last: int = Query(100, ge=1, le=window.MOST_ROWS)) -> dict[str, Any]:
+        """The newest events, as rows, the newest last. Read back from the log."""
+        opened = await intake.open(stream)
+        schema = await _schema_of(intake, stream)
+        return {"events": await intake.in_thread(window.tail, intake.log, opened.topic, schema, last)}
+
+    @app.get("/v1/streams/{stream}/statistics", tags=["streams"])
+    async def statistics(stream: str, last: int = Query(10_000, ge=1, le=window.MOST_EVENTS)) -> dict[str, Any]:
+        """Of the newest events, by field: counts, missing, least, greatest, mean, quantiles, distinct values, frequent
+        words; with sketches that merge (Apache DataSketches, base64). Read back from the log, so that taking events
+        costs nothing more."""
+        opened = await intake.open(stream)
+        schema = await _schema_of(intake, stream)
+        return await intake.in_thread(window.statistics, intake.log, opened, schema, last)
+
+    @app.get("/v1/streams/{stream}/requests", tags=["streams"])
+    async def requests(
+        stream: str, model: str, last: int = Query(2_000, ge=1, le=window.MOST_EVENTS)
+    ) -> dict[str, Any]:
+        """Of the newest predictions of a model of this stream that serving has sampled into the event log, by input, as
+        statistics says them; 404 where there are none."""
+        await intake.open(stream)
+        schema = await _schema_of(intake, stream)
+        return await intake.in_thread(window.requests, intake.log, model, schema, last)
+
+
+async def _schema_of(intake: Intake, stream: str) -> Schema:
+    return Schema.from_json((await intake.in_thread(intake.schemas.fetch, stream)).schema_json)
+
+
+def _add_dead_letters(app: FastAPI, intake: Intake) -> None:
     @app.get("/v1/streams/{stream}/deadletters", tags=["dead letters"])
     async def deadletters(
         stream: str, limit: int = Query(100, ge=1, le=_LISTED_LETTERS), before: str = Query("", pattern=_LETTER)
@@ -105,46 +141,10 @@ def create_ingest_app(
         letters = await intake.in_thread(lambda: newest_letters(intake.log, opened.log_name, limit, before=end))
         return {"topic": opened.letters_topic, "dead_letters": letters}
 
-    @app.get("/v1/streams/{stream}/events", tags=["events"])
-    async def tail(stream: str, last: int = Query(100, ge=1, le=window.MOST_ROWS)) -> dict[str, Any]:
-        """The newest events, as rows, the newest last. Read back from the log."""
-        opened = await intake.open(stream)
-        schema = Schema.from_json((await intake.in_thread(intake.schemas.fetch, stream)).schema_json)
-        return {"events": await intake.in_thread(window.tail, intake.log, opened.topic, schema, last)}
-
-    @app.get("/v1/streams/{stream}/statistics", tags=["streams"])
-    async def statistics(stream: str, last: int = Query(10_000, ge=1, le=window.MOST_EVENTS)) -> dict[str, Any]:
-        """Of the newest events, by field: counts, missing, least, greatest, mean, quantiles, distinct values, frequent
-        words; with sketches that merge (Apache DataSketches, base64). Read back from the log, so that taking events
-        costs nothing more."""
-        opened = await intake.open(stream)
-        schema = Schema.from_json((await intake.in_thread(intake.schemas.fetch, stream)).schema_json)
-        return await intake.in_thread(window.statistics, intake.log, opened, schema, last)
-
-    @app.get("/v1/streams/{stream}/requests", tags=["streams"])
-    async def requests(
-        stream: str, model: str, last: int = Query(2_000, ge=1, le=window.MOST_EVENTS)
-    ) -> dict[str, Any]:
-        """Of the newest predictions of a model of this stream that serving has sampled into the event log, by input, as
-        statistics says them; 404 where there are none."""
-        await intake.open(stream)
-        schema = Schema.from_json((await intake.in_thread(intake.schemas.fetch, stream)).schema_json)
-        return await intake.in_thread(window.requests, intake.log, model, schema, last)
-
     @app.post("/v1/streams/{stream}/deadletters:replay", tags=["dead letters"])
     async def replay_deadletters(stream: str) -> dict[str, Any]:
         """Checks every kept dead letter under the newest schema and appends those that pass, each once for all time."""
-        report = await replay(intake, stream)
-        return {
-            "replayed": report.replayed,
-            "replayed_before": report.replayed_before,
-            "refused_count": report.refused_count,
-            "refused": [
-                {"offset": offset, "index": index, "reason": reason} for offset, index, reason in report.refused
-            ],
-        }
-
-    return app
+        return (await replay(intake, stream)).to_mapping()
 
 
 def _add_append_routes(app: FastAPI, intake: Intake) -> None:

@@ -6,6 +6,7 @@ not only from the window of recent keys.
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
 from common.errors import Conflict
 from common.eventlog import tfrecord
@@ -40,6 +41,10 @@ class ReplayReport:
         self.refused_count += 1
         if len(self.refused) < _NAMED_REFUSALS:
             self.refused.append((stored.offset, stored.index, reason))
+
+    def to_mapping(self) -> dict[str, Any]:
+        named = ("offset", "index", "reason")
+        return vars(self) | {"refused": [dict(zip(named, entry, strict=True)) for entry in self.refused]}
 
 
 async def replay(intake: Intake, stream_name: str) -> ReplayReport:

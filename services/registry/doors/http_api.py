@@ -62,7 +62,9 @@ def create_registry_app(
         refused=pages.refused,
     )  # fmt: skip
     _add_streams_and_models(app, catalog)
+    _add_rounds(app, catalog)
     _add_versions(app, catalog)
+    _add_aliases(app, catalog)
     _add_live(app, catalog)
     _add_files(app, catalog)
     _add_instances(app, catalog)
@@ -127,7 +129,7 @@ def _model_json(catalog: Catalog, model: Model) -> JsonObject:
     return {**asdict(model), "serving": asdict(catalog.observed.serving(model))}
 
 
-def _add_versions(app: FastAPI, catalog: Catalog) -> None:
+def _add_rounds(app: FastAPI, catalog: Catalog) -> None:
     @app.get("/v1/models/{model}/rounds", tags=["rounds"])
     def list_rounds(model: str, limit: Annotated[int, Query(gt=0)] = 50) -> Response:
         """Newest first."""
@@ -146,6 +148,8 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
         found, point = catalog.get_round(model, round_id), catalog.resume_point(round_id)
         return json_answer({**asdict(found), "resume_point": point and asdict(point)})
 
+
+def _add_versions(app: FastAPI, catalog: Catalog) -> None:
     @app.get("/v1/models/{model}/versions", tags=["versions"])
     def list_versions(model: str, limit: Listed = MOST_LISTED, before: Annotated[int, Query(ge=0)] = 0) -> Response:
         """The newest, oldest first, without their files; `served_by` lists the replicas that have each. `older` is the
@@ -195,6 +199,8 @@ def _add_versions(app: FastAPI, catalog: Catalog) -> None:
         """
         return json_answer(catalog.observed.why(model))
 
+
+def _add_aliases(app: FastAPI, catalog: Catalog) -> None:
     @app.get("/v1/models/{model}/history", tags=["versions"])
     def alias_history(model: str, limit: Listed = MOST_LISTED) -> Response:
         """The newest moves of aliases, oldest first; `/v1/history` has all, page by page."""

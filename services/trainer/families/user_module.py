@@ -69,16 +69,8 @@ def load_module(
     """
     package = f"{PACKAGE_PREFIX}{digest}"
     folder = package_folder(directory, digest)
-    for name, content in files.items():
-        path_of_file = folder / name
-        path_of_file.parent.mkdir(parents=True, exist_ok=True)
-        if not path_of_file.is_file() or path_of_file.read_bytes() != content:  # a library may be mapped: not cut short
-            path_of_file.write_bytes(content)
-    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
-        del sys.modules[name]
-    namespace = types.ModuleType(package)
-    namespace.__path__ = [str(folder)]
-    sys.modules[package] = namespace
+    _write(files, folder)
+    _empty_package(package, folder)
     own_operations.load(operations, package, folder)
     importlib.invalidate_caches()
     keras.utils.set_random_seed(0)
@@ -94,9 +86,7 @@ def load_module(
         )
     functions = {name: _function(module, name, path) for name in ("metrics", "adapt")}
     functions["loss"] = _losses(module, path)
-    inputs = getattr(module, "inputs", None)
-    if inputs is not None and not (isinstance(inputs, list | tuple) and all(isinstance(name, str) for name in inputs)):
-        raise DefinitionFailedError(f"{path}: inputs must be a list of names of features, got {inputs!r}")
+    inputs = _inputs(module, path)
     if model_fn is not None and (inputs is not None or any(functions.values())):
         raise DefinitionFailedError(f"{path}: beside model_fn nothing uses loss, metrics, adapt or inputs")
     if functions_of_module := hooks_of(vars(module), path):
@@ -106,7 +96,7 @@ def load_module(
     return UserModule(
         build_model,
         **functions,
-        inputs=None if inputs is None else tuple(inputs),
+        inputs=inputs,
         model_fn=model_fn,
         hooks=tuple(sets),
         made=tuple(made),
@@ -116,6 +106,30 @@ def load_module(
             if name.startswith(f"{package}.")
         },
     )
+
+
+def _write(files: Mapping[str, bytes], folder: Path) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_file() or path.read_bytes() != content:  # a library may be mapped: not cut short
+            path.write_bytes(content)
+
+
+def _empty_package(package: str, folder: Path) -> None:
+    """Forgets what was imported of it before."""
+    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
+        del sys.modules[name]
+    namespace = types.ModuleType(package)
+    namespace.__path__ = [str(folder)]
+    sys.modules[package] = namespace
+
+
+def _inputs(module: types.ModuleType, path: str) -> tuple[str, ...] | None:
+    found = getattr(module, "inputs", None)
+    if found is not None and not (isinstance(found, list | tuple) and all(isinstance(name, str) for name in found)):
+        raise DefinitionFailedError(f"{path}: inputs must be a list of names of features, got {found!r}")
+    return None if found is None else tuple(found)
 
 
 def _imported(package: str, path: str) -> types.ModuleType:

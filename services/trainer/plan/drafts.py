@@ -66,19 +66,13 @@ class Drafts:
             notes: further records of the plan.
         """
         configuration = lineage.configuration_of(state.definition, self._settings)
-        skipped = left_out(beginning)
-        # Left-out ranges and the author are recorded with the plan, but no part of its digest.
-        notes = dict(notes)
         start = (requested or {}).get("from", "head")
-        if skipped:
-            notes[SKIPPED] = ranges_as_json(skipped)
-            notes[LEFT_OUT] = self.left_out_of(state, log, beginning, reason="" if start == "head" else "chosen")
+        sequence, parent = state.model.round_sequence + 1, 0 if start == _SCRATCH else state.head
+        notes = {**notes, **self._before_it(state, log, beginning, start), **self._within_it(state, log, stretch)}
         if fired.trigger == MANUAL:
             notes["requested"] = dict(requested or {})
-        if start == _SCRATCH:
-            notes |= {FROM_SCRATCH: True, HEAD_BEFORE: state.head}
-        sequence = state.model.round_sequence + 1
-        parent = 0 if start == _SCRATCH else state.head
+        if forgotten := self.forgotten_of(state, log, stretch.ranges):
+            notes[LEFT_OUT] = [*notes.get(LEFT_OUT, []), *forgotten]
         window = self._windows.ranges_of(
             configuration, model=state.model.name, parent=parent, stream=state.model.stream,
             schema_version=state.schema_version, wanted=state.definition.evaluation.window_examples,
@@ -92,14 +86,6 @@ class Drafts:
             notes[LABELS] = labels
         if state.definition.gate.max_skew is not None and self._has_topic(predictions_topic(state.model.name)):
             notes[SKEW] = True
-        read = stretch.ranges
-        if events := state.definition.event_window:
-            read = _with_events_before(read, events.lookback_records, log.start)
-            notes[EVENTS_FROM] = {str(piece.partition): piece.from_offset for piece in read}
-        if forgotten := state.forgotten.within(read):
-            notes[FORGOTTEN] = forgotten.as_json()
-            if entries := self.forgotten_of(state, log, stretch.ranges):
-                notes[LEFT_OUT] = [*notes.get(LEFT_OUT, []), *entries]
         return RoundPlan(
             model=state.model.name,
             sequence=sequence,
@@ -116,6 +102,23 @@ class Drafts:
             trigger=fired.trigger,
             last_event_at=stretch.last_event_at,
         )
+
+    def _before_it(self, state: ModelState, log: LogBounds, beginning: Beginning, start: object) -> dict[str, Any]:
+        notes: dict[str, Any] = {FROM_SCRATCH: True, HEAD_BEFORE: state.head} if start == _SCRATCH else {}
+        if skipped := left_out(beginning):
+            notes[SKIPPED] = ranges_as_json(skipped)
+            notes[LEFT_OUT] = self.left_out_of(state, log, beginning, reason="" if start == "head" else "chosen")
+        return notes
+
+    def _within_it(self, state: ModelState, log: LogBounds, stretch: Stretch) -> dict[str, Any]:
+        notes: dict[str, Any] = {}
+        read = stretch.ranges
+        if events := state.definition.event_window:
+            read = _with_events_before(read, events.lookback_records, log.start)
+            notes[EVENTS_FROM] = {str(piece.partition): piece.from_offset for piece in read}
+        if forgotten := state.forgotten.within(read):
+            notes[FORGOTTEN] = forgotten.as_json()
+        return notes
 
     def _has_topic(self, topic: str) -> bool:
         try:

@@ -71,22 +71,9 @@ def compare(
         return Rebuilt("", missing=(error.message,), warnings=warnings)
     digest = checkpoint.weights_digest(rebuilt.arrays)
     stored, damage, note = _stored(assignment, version, registry)
+    metrics, remarks = _metrics_again(version, measure, is_equal=digest == version.weights_digest)
+    warnings = (*warnings, *remarks)
     found = list[str]()
-    metrics = dict[str, tuple[float, float]]()
-    try:
-        before = version.metrics.get("candidate", {})
-        metrics = {name: (before[name], value) for name, value in measure().items() if name in before}
-    except DataLoss as error:
-        warnings = (*warnings, error.message)
-    if digest == version.weights_digest:
-        warnings = (
-            *warnings,
-            *(
-                f"{name} was {was:.6g} and is {now:.6g} with the same weights"
-                for name, (was, now) in metrics.items()
-                if was != now
-            ),
-        )
     section = section_of(assignment)
     if section:
         judged = [rule.metric for rule in version.verdict.rule.all_rules]
@@ -100,6 +87,19 @@ def compare(
         trained_on = counted(events_trained, "example")
         found.append(f"it was trained on {trained_on}, the catalog says {version.events_trained}")
     return Rebuilt(digest, events_trained, damage, tuple(found), (*warnings, *note), metrics, section is None)
+
+
+def _metrics_again(
+    version: Version, measure: Measure, *, is_equal: bool
+) -> tuple[dict[str, tuple[float, float]], list[str]]:
+    """{metric: (of the version, of what was trained again)}, and remarks."""
+    before = version.metrics.get("candidate", {})
+    try:
+        found = {name: (before[name], value) for name, value in measure().items() if name in before}
+    except DataLoss as error:
+        return {}, [error.message]
+    differing = [(name, was, now) for name, (was, now) in found.items() if was != now] if is_equal else []
+    return found, [f"{name} was {was:.6g} and is {now:.6g} with the same weights" for name, was, now in differing]
 
 
 def metric_differences(

@@ -51,11 +51,8 @@ from common.suggestions import did_you_mean, refuse_unknown
 from common.topic_source import TopicSource
 
 PADDING: Mapping[str, float | int | str] = {
-    "float32": math.nan,
-    "int64": -(2**63),
-    "string": "\uffff",
-    "bytes": "\uffff",
-}
+    "float32": math.nan, "int64": -(2**63), "string": "\uffff", "bytes": "\uffff",
+}  # fmt: skip
 """By dtype, what fills up a list of any length where lists of different lengths lie in one tensor. No event holds it in
 such a list: ingest refuses it. (The smallest int64 is NumPy's "not a time"; U+FFFF is no character, and Unicode leaves
 it to programs for such an end; NaN is refused in every float.)"""
@@ -232,23 +229,16 @@ class Feature:
 
     def to_mapping(self) -> dict[str, Any]:
         """The inverse of from_mapping, without defaults."""
-        mapping: dict[str, Any] = {"name": self.name, "dtype": self.dtype}
-        if self.shape:
-            mapping["shape"] = list(self.shape)
-        if not self.required:
-            mapping["required"] = False
-        optional: dict[str, Any] = {"min": self.minimum, "max": self.maximum, "weights_of": self.weights_of}
-        optional["default"] = None if self.is_decoded else self.json_default
-        for key, kind in (("tensor", self.tensor), ("image", self.image)):
-            optional[key] = kind.to_mapping() if kind else None
-        mapping.update({key: value for key, value in optional.items() if value is not None})
-        if self.vocabulary:
-            mapping["vocabulary"] = list(self.vocabulary)
-        if self.aliases:
-            mapping["aliases"] = list(self.aliases)
-        if self.yes_no:
-            mapping["yes_no"] = True
-        return mapping
+        optional = {
+            "shape": list(self.shape) or None, "required": None if self.required else False,
+            "min": self.minimum, "max": self.maximum, "weights_of": self.weights_of,
+            "default": None if self.is_decoded else self.json_default,
+            "tensor": self.tensor and self.tensor.to_mapping(), "image": self.image and self.image.to_mapping(),
+            "vocabulary": list(self.vocabulary) or None, "aliases": list(self.aliases) or None,
+            "yes_no": self.yes_no or None,
+        }  # fmt: skip
+        found = {key: value for key, value in optional.items() if value is not None}
+        return {"name": self.name, "dtype": self.dtype, **found}
 
 
 @dataclass(frozen=True)
@@ -309,15 +299,8 @@ class Schema:
             raise InvalidInput(f"the schema names {', '.join(repeated)} more than once")
         given = mapping.get("source")
         source = None if given is None else TopicSource.from_mapping(given)
-        schema = cls(
-            features,
-            labels,
-            _part("weight", mapping),
-            _part("event_time", mapping),
-            _part("key", mapping),
-            source,
-            late,
-        )
+        weight, event_time, key = (_part(part, mapping) for part in ("weight", "event_time", "key"))
+        schema = cls(features, labels, weight, event_time, key, source, late)
         schema._check_parts()
         for name in source.fields if source else ():
             schema.feature(name)

@@ -2,7 +2,7 @@
 
 Names and options are those of keras_names.py, which is written from Keras's own signatures; this file adds what Keras
 does not say. Keras has no quantile loss, no sampled softmax, none of the order of a group, and of pairs only the
-circle loss: the others are ours (families/losses.py, ranking.py and retrieval.py name their sources).
+circle loss: the others are ours (families/losses.py and retrieval.py name their sources).
 """
 
 from collections.abc import Mapping

@@ -6,7 +6,7 @@
     seed: 7
     estimator: wide_deep_classifier      # or: module: model.py, and task: binary | multiclass | ...
     event_window: {...}                  # common/definition/event_window.py
-    features: {...}                      # common/definition/features.py; beside a module: module_features.py
+    features: {...}                      # common/definition/features.py; beside a module: feature_sources.py
     parameters: {...}                    # of the estimator; anything at all for a module's build_model
     training: {...}                      # common/definition/training.py
     triggers: {min_examples: 20000, max_interval_seconds: 60, cooldown_seconds: 1, max_round_examples: 200000}

@@ -28,7 +28,7 @@ class Predicts(Protocol):
 
 @dataclass(frozen=True)
 class Question:
-    """What is compared: the model, its task (headrace/client/quality.py), the label's name, the metric shown."""
+    """What is compared: the model, its task (common/quality.py), the label's name, the metric shown."""
 
     model: str
     task: str

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from common.registry.catalog import JsonMap, Version
+from common.registry.plan_notes import without_notes
 from services.registry.definitions import models
 from services.registry.rounds import plans as rounds
 from services.registry.rounds.line import shared_ancestor
@@ -22,7 +23,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
 
 
 def compare(connection: Connection, model: str, first: int, second: int) -> JsonMap:
-    """The document that docs/api.md calls `diff`. Raises NotFound."""
+    """What `headrace diff` and the page of two versions show. Raises NotFound."""
     old, new = (versions.get_version(connection, model, number) for number in (first, second))
     plans = [rounds.get_round(connection, version.round_id).plan for version in (old, new)]
     return {
@@ -30,7 +31,7 @@ def compare(connection: Connection, model: str, first: int, second: int) -> Json
         "from": first,
         "to": second,
         "relation": _relation(connection, model, first, second),
-        "configuration": differences(plans[0].configuration, plans[1].configuration),
+        "configuration": differences(*(without_notes(plan.configuration) for plan in plans)),
         "definition": _definition(connection, old, new),
         "metrics": _metrics(old, new),
         "events": differences(_events(old), _events(new)),

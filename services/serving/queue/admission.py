@@ -9,7 +9,7 @@
     too late         at the rate at which a busy queue was answered lately, what is ahead takes more than half of the
                      time until the deadline; sixteen requests are taken while they take less than nine tenths of it
 
-The queue's own bound, over all fronts, is kept in Redis (queue_scripts.py).
+The queue's own bound, over all fronts, is kept in Redis (scripts.py).
 """
 
 import math

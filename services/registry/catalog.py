@@ -5,17 +5,12 @@ The ideas are next door: streams, models, rounds and leases, the gate, versions,
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any
 
-from sqlalchemy import Connection
-
-from common.errors import InvalidInput, NotFound
+from common.errors import InvalidInput
 from common.registry.catalog import (
-    PRODUCTION,
     Change,
     FileEntry,
     HistoryEntry,
@@ -33,9 +28,9 @@ from common.registry.live import Evidence
 from common.registry.plan_notes import FIRED
 from common.registry.teams import Offer, Orders, TeamState
 from common.saved_model.layout import KnownGraphs
+from services.registry.decided import Decided
 from services.registry.definitions import models, streams
 from services.registry.definitions.shares import PUSHED, within_share
-from services.registry.lifecycle import decisions as lifecycle
 from services.registry.lifecycle import forgetting
 from services.registry.lifecycle.apply import Applied, apply
 from services.registry.observed import Observed
@@ -46,10 +41,10 @@ from services.registry.rounds.leases import LeaseRules
 from services.registry.rounds.teams import Teams
 from services.registry.store.audit import BY_REGISTRY, AuditLog, Call
 from services.registry.store.blobs import Blobs
-from services.registry.store.database import KEEP_CHANGES, Clock, Database, Transaction
+from services.registry.store.database import KEEP_CHANGES, Clock, Database, Transaction, reading, writing
 from services.registry.store.ended import EndedSessions
 from services.registry.store.folder import InFolder
-from services.registry.store.history import check_author, list_history, remember
+from services.registry.store.history import check_author, list_history
 from services.registry.store.manifest import check_manifest
 from services.registry.store.postgres import Leadership
 from services.registry.store.shelf import Shelf
@@ -62,12 +57,6 @@ from services.registry.versions.overview import counts
 from services.registry.versions.pushed import Measured, check_files, push_version
 from services.registry.versions.retention import list_thinned, thinned_counts
 from services.registry.watch import Watch
-
-Given = ParamSpec("Given")
-Answer = TypeVar("Answer")
-ModelChange = Literal["pause", "resume", "unpin", "archive", "restore"]
-StreamChange = Literal["archive", "restore"]
-RoundChange = Literal["fail", "stop", "resume"]
 
 
 class _Undo(Exception):
@@ -92,33 +81,7 @@ class CatalogLimits:
     keep_changes: int = KEEP_CHANGES
 
 
-def _reading(
-    question: Callable[Concatenate[Connection, Given], Answer],
-) -> Callable[Concatenate["Catalog", Given], Answer]:
-    """The question as a method of the catalog, in a transaction that reads."""
-
-    def method(catalog: "Catalog", /, *given: Given.args, **named: Given.kwargs) -> Answer:
-        with catalog._database.read() as connection:
-            return question(connection, *given, **named)
-
-    method.__doc__ = question.__doc__
-    return method
-
-
-def _writing(
-    change: Callable[Concatenate[Transaction, Given], Answer],
-) -> Callable[Concatenate["Catalog", Given], Answer]:
-    """The change as a method of the catalog, in a transaction: what machines repeat, which the audit log leaves out."""
-
-    def method(catalog: "Catalog", /, *given: Given.args, **named: Given.kwargs) -> Answer:
-        with catalog._database.write() as transaction:
-            return change(transaction, *given, **named)
-
-    method.__doc__ = change.__doc__
-    return method
-
-
-class Catalog:
+class Catalog(Decided):
     """Thread-safe. One per data folder: SQLite file, blobs and unfinished uploads live below it."""
 
     def __init__(
@@ -140,7 +103,7 @@ class Catalog:
         """
         self.is_open = True
         """Until the watches are ended; waits for changes look at it."""
-        self._limits = limits
+        self._limits, self._lease_rules = limits, limits.lease_rules
         self._clock = clock
         self._teams = Teams(clock, self._is_held)
         shelf = shelf or InFolder(data_dir, keeps_patches=limits.pack_after_seconds > 0)
@@ -184,8 +147,8 @@ class Catalog:
             assert stream is not None
             return stream
 
-    get_stream = _reading(streams.get_stream)
-    list_streams = _reading(streams.list_streams)
+    get_stream = reading(streams.get_stream)
+    list_streams = reading(streams.list_streams)
 
     def register_model(self, name: str, *, stream: str, files: Mapping[str, bytes], by: str) -> Model:
         """Raises Conflict also where a layer would start anew that the definition does not name."""
@@ -225,16 +188,9 @@ class Catalog:
             models.check_parameters(transaction.connection, applied.model.stream, model[1], most=most)
         return applied
 
-    @contextmanager
-    def _decided(self, action: str, *, by: str, reason: str, **about: Any) -> Iterator[Transaction]:
-        """A change that a person decides. Raises InvalidInput: nobody is named."""
-        with self.audit.call(action, by=by, reason=reason, **about) as transaction:
-            check_author(by, reason)
-            yield transaction
-
-    get_model = _reading(models.get_model)
-    list_models = _reading(models.list_models)
-    get_definition = _reading(models.get_definition)
+    get_model = reading(models.get_model)
+    list_models = reading(models.list_models)
+    get_definition = reading(models.get_definition)
 
     # rounds and leases
 
@@ -245,16 +201,10 @@ class Catalog:
         with self.audit.change(Call("plan_round", by, about, only_changes=True)) as transaction:
             return rounds.plan_round(transaction, plan)
 
-    list_rounds = _reading(rounds.list_rounds)
-    recent_rounds = _reading(rounds.recent_rounds)
+    list_rounds = reading(rounds.list_rounds)
+    recent_rounds = reading(rounds.recent_rounds)
 
-    def get_round(self, model: str, round_id: str) -> Round:
-        """Raises NotFound, also when the round is another model's."""
-        with self._database.read() as connection:
-            found = rounds.get_round(connection, round_id)
-        if found.plan.model != model:
-            raise NotFound(f"there is no round {round_id} of {model}")
-        return found
+    get_round = reading(rounds.get_round_of)
 
     def resume_point(self, round_id: str) -> ResumePoint | None:
         """The round's newest; None where none was saved. Raises NotFound."""
@@ -269,11 +219,11 @@ class Catalog:
             return None
         with self._database.write() as transaction:
             return leases.lease_round(
-                transaction, holder=leaseholder, ttl_seconds=ttl_seconds, models=models, rules=self._limits.lease_rules
+                transaction, holder=leaseholder, ttl_seconds=ttl_seconds, models=models, rules=self._lease_rules
             )
 
-    renew_lease = _writing(leases.renew_lease)
-    release_round = _writing(leases.release_round)
+    renew_lease = writing(leases.renew_lease)
+    release_round = writing(leases.release_round)
 
     def offer_help(self, offer: Offer, *, left: str = "") -> Orders:
         return self._teams.offer(offer, left=left)
@@ -284,7 +234,7 @@ class Catalog:
     def keep_team(self, round_id: str, token: int, *, chief: Offer, team: TeamState) -> TeamState:
         return self._teams.keep(self._held(round_id, token), chief, team)
 
-    _held = _reading(leases.held)
+    _held = reading(leases.held)
 
     def _is_held(self, lease: Lease) -> bool:
         with self._database.read() as connection:
@@ -295,24 +245,9 @@ class Catalog:
         with self.audit.refusals(call), self.audit.change(call) as transaction:
             call.by = rounds.get_round(transaction.connection, round_id).lease_holder
             return leases.fail_round(
-                transaction,
-                round_id=round_id,
-                token=token,
-                reason=reason,
-                failure=failure or {},
-                rules=self._limits.lease_rules,
-            )
-
-    def change_round(self, model: str, round_id: str, how: RoundChange, *, by: str, reason: str) -> Round:
-        """A person's decision. Raises NotFound, also when the round is another model's; Conflict, InvalidInput."""
-        changes: dict[RoundChange, Callable[..., Round]] = {
-            "fail": partial(leases.fail_round_by_hand, rules=self._limits.lease_rules),
-            "stop": leases.stop_round,
-            "resume": leases.resume_round,
-        }
-        with self._decided(f"{how}_round", by=by, reason=reason, model=model, round_id=round_id) as transaction:
-            self.get_round(model, round_id)
-            return changes[how](transaction, round_id=round_id, by=by, reason=reason)
+                transaction, round_id=round_id, token=token, reason=reason, failure=failure or {},
+                rules=self._lease_rules,
+            )  # fmt: skip
 
     def put_resume_point(self, round_id: str, token: int, *, state: JsonMap, files: Sequence[FileEntry]) -> Round:
         check_manifest(files)
@@ -354,38 +289,18 @@ class Catalog:
             ):
                 self._check_present(files)
                 made = push_version(
-                    transaction,
-                    model,
-                    files=files,
-                    contract=contract,
-                    origin=origin,
-                    by=by,
-                    reason=reason,
-                    measured=measured,
-                    signature=signature,
-                )
+                    transaction, model, files=files, contract=contract, origin=origin, by=by, reason=reason,
+                    measured=measured, signature=signature,
+                )  # fmt: skip
                 call.outcome = _outcome_of(made)
                 return made
 
-    get_version = _reading(versions.get_version)
-    list_versions = _reading(versions.list_versions)
-    count_versions = _reading(versions.count_versions)
-    versions_of = _reading(versions.versions_of)
-    configurations = _reading(versions.configurations_of)
-    compare = _reading(compare)
-
-    def set_alias(self, model: str, alias: str, version: int, *, by: str, reason: str) -> Model:
-        about = {"model": model, "alias": alias, "version": version}
-        with self._decided("set_alias", by=by, reason=reason, **about) as transaction:
-            return aliases.set_alias(transaction, model, alias, version, by=by, reason=reason)
-
-    def rollback(self, model: str, *, by: str, reason: str, events: str = "") -> Model:
-        call = Call("rollback", by, {"model": model, "reason": reason, "events": events})
-        with self.audit.refusals(call), self.audit.change(call) as transaction:
-            check_author(by, reason)
-            moved = aliases.rollback(transaction, model, by=by, reason=reason, events=events)
-            call.outcome = {"version": moved.aliases.get(PRODUCTION, 0)}
-            return moved
+    get_version = reading(versions.get_version)
+    list_versions = reading(versions.list_versions)
+    count_versions = reading(versions.count_versions)
+    versions_of = reading(versions.versions_of)
+    configurations = reading(versions.configurations_of)
+    compare = reading(compare)
 
     def rollback_target(self, model: str) -> tuple[int, JsonMap]:
         """Where a rollback would lead now, and Model.rolled_back of then. Raises Conflict: there is nowhere to go."""
@@ -394,30 +309,19 @@ class Catalog:
             target = aliases.back_to(connection, before)
             return target, rolled_back.outcome(connection, before, target, "")
 
-    def forget(self, model: str, selection: JsonMap, *, by: str, reason: str) -> JsonMap:
-        """As forgetting.forget; of the events the audit log has how many they are."""
-        about = {"model": model, "examples": selection.get("examples")}
-        with self._decided("forget", by=by, reason=reason, **about) as transaction:
-            return forgetting.forget(transaction, model, selection, by=by, reason=reason)
-
-    would_forget = _reading(forgetting.outcome)
-    forgotten_by = _reading(models.forgotten_by)
-    alias_history = _reading(aliases.list_history)
+    would_forget = reading(forgetting.outcome)
+    forgotten_by = reading(models.forgotten_by)
+    alias_history = reading(aliases.list_history)
 
     def history(self, **wanted: Any) -> list[HistoryEntry]:
         """As list_history takes it: the entries alone."""
         return [entry for _, entry in self.history_page(**wanted).entries]
 
-    history_page = _reading(list_history)
-
-    def note(self, action: str, *, by: str, reason: str, model: str = "", stream: str = "") -> None:
-        """Writes a request to another service through this one into the history."""
-        with self._decided(f"ask_{action}", by=by, reason=reason, model=model, stream=stream) as transaction:
-            remember(transaction, action, by=by, reason=reason, model=model, stream=stream)
+    history_page = reading(list_history)
 
     # live quality
 
-    get_evidence = _reading(live.get_evidence)
+    get_evidence = reading(live.get_evidence)
 
     def put_evidence(self, model: str, evidence: Evidence) -> int:
         """Gives the new revision; as live.put_evidence."""
@@ -429,50 +333,9 @@ class Catalog:
         with self.audit.change(call) as transaction:
             return live.put_evidence(transaction, model, evidence)
 
-    live_quality = _reading(live.live_quality)
-    live_measured = _reading(live.measured)
-    live_evidence = _reading(live.evidence_of)
-
-    # decisions of people about a whole model or stream
-
-    def change_model(self, name: str, how: ModelChange, *, by: str, reason: str) -> Model:
-        change = {
-            "pause": lifecycle.pause,
-            "resume": lifecycle.resume,
-            "unpin": lifecycle.unpin,
-            "archive": lifecycle.archive_model,
-            "restore": lifecycle.restore_model,
-        }[how]
-        with self._decided(f"{how}_model", by=by, reason=reason, model=name) as transaction:
-            return change(transaction, name, by=by, reason=reason)
-
-    def pin(self, name: str, version: int, *, by: str, reason: str) -> Model:
-        with self._decided("pin_model", by=by, reason=reason, model=name, version=version) as transaction:
-            return lifecycle.pin(transaction, name, version, by=by, reason=reason)
-
-    def change_stream(self, name: str, how: StreamChange, *, by: str, reason: str) -> Stream:
-        change = {"archive": lifecycle.archive_stream, "restore": lifecycle.restore_stream}[how]
-        with self._decided(f"{how}_stream", by=by, reason=reason, stream=name) as transaction:
-            return change(transaction, name, by=by, reason=reason)
-
-    def delete_model(self, name: str, *, by: str, reason: str, dry_run: bool = False) -> None:
-        """With dry_run only refuses."""
-        users = self.observed.reports.users_of(name)
-        if dry_run:
-            with self._database.read() as connection:
-                lifecycle.check_model_deletable(connection, name, users=users)
-            return
-        with self._decided("delete_model", by=by, reason=reason, model=name) as transaction:
-            lifecycle.delete_model(transaction, name, users=users, by=by, reason=reason)
-
-    def delete_stream(self, name: str, *, by: str, reason: str, dry_run: bool = False) -> None:
-        """With dry_run only refuses."""
-        if dry_run:
-            with self._database.read() as connection:
-                lifecycle.check_stream_deletable(connection, name)
-            return
-        with self._decided("delete_stream", by=by, reason=reason, stream=name) as transaction:
-            lifecycle.delete_stream(transaction, name, by=by, reason=reason)
+    live_quality = reading(live.live_quality)
+    live_measured = reading(live.measured)
+    live_evidence = reading(live.evidence_of)
 
     # files
 
@@ -493,8 +356,8 @@ class Catalog:
         """Leaves patches alone of large files that were not read for a while; returns the bytes that this freed."""
         return self.blobs.pack(unused_since=self._clock() - self._limits.pack_after_seconds)
 
-    thinned = _reading(list_thinned)
-    thinned_counts = _reading(thinned_counts)
+    thinned = reading(list_thinned)
+    thinned_counts = reading(thinned_counts)
 
     # changes
 
@@ -515,7 +378,7 @@ class Catalog:
     def watcher_count(self) -> int:
         return self._watch.watcher_count
 
-    counts = _reading(counts)
+    counts = reading(counts)
 
     def _contract_of(self, files: Sequence[FileEntry]) -> JsonMap:
         return contract_of(files, lambda digest: b"".join(self.blobs.read(digest)), self._graphs.look_at)

@@ -17,7 +17,8 @@ from common.registry.teams import Offer, TeamState
 from common.registry.wire import read_from, sent_as
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
-from services.registry.catalog import Catalog, RoundChange
+from services.registry.catalog import Catalog
+from services.registry.decided import RoundChange
 from services.registry.doors.rules import check_stream
 from services.registry.store.blobs import CHUNK_BYTES
 

@@ -9,7 +9,8 @@ from common.access.guard import called, require, rule
 from common.access.principal import author_of
 from common.registry.catalog import FileEntry
 from common.registry.wire import json_text
-from services.registry.catalog import Catalog, ModelChange, RoundChange, StreamChange
+from services.registry.catalog import Catalog
+from services.registry.decided import ModelChange, RoundChange, StreamChange
 from services.registry.doors.bodies import END, ApplyBody, AuthorBody, PinBody, PushBody, decoded, json_answer
 from services.registry.doors.rules import check_stream
 from services.registry.store.audit import Call

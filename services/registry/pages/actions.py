@@ -14,7 +14,7 @@ from common.registry.catalog import LEARN, LEAVE_OUT, PRODUCTION, Model, Version
 from common.registry.jobs import JobKind
 from common.registry.plan_notes import PUSHED
 from common.registry.round_words import rolled_back_words
-from services.registry.catalog import ModelChange
+from services.registry.decided import ModelChange
 from services.registry.pages.reading import Place, Reading, positive
 from services.registry.store.history import check_author
 

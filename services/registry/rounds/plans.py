@@ -237,6 +237,14 @@ def get_round(connection: Connection, round_id: str) -> Round:
     return round_of(row_of(connection, round_id))
 
 
+def get_round_of(connection: Connection, model: str, round_id: str) -> Round:
+    """Raises NotFound, also when the round is another model's."""
+    found = get_round(connection, round_id)
+    if found.plan.model != model:
+        raise NotFound(f"there is no round {round_id} of {model}")
+    return found
+
+
 def row_of(connection: Connection, round_id: str) -> RoundRow:
     """Raises NotFound."""
     row = connection.execute(select(rounds).where(rounds.c.round_id == round_id)).one_or_none()

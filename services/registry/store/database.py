@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, delete, event, insert, inspect
 from sqlalchemy.exc import DBAPIError, OperationalError
@@ -31,6 +31,8 @@ KEEP_CHANGES = 100_000
 _READS, _WRITES = "REPEATABLE READ", "READ COMMITTED"
 """PostgreSQL's levels. Writers follow each other (Leadership.check), so each sees the commits before."""
 Clock = Callable[[], float]
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
 
 
 @dataclass
@@ -195,3 +197,33 @@ def _storage_errors() -> Iterator[None]:
         if error.connection_invalidated:
             raise Unavailable(f"the catalog's connection has ended: {error.orig}") from error
         raise DataLoss(f"the catalog is damaged or was used wrongly: {error.orig}") from error
+
+
+class HasDatabase(Protocol):
+    _database: Database
+
+
+def reading(
+    question: Callable[Concatenate[Connection, Given], Answer],
+) -> Callable[Concatenate[HasDatabase, Given], Answer]:
+    """The question as a method of a class, in a transaction that reads."""
+
+    def method(holder: HasDatabase, /, *given: Given.args, **named: Given.kwargs) -> Answer:
+        with holder._database.read() as connection:
+            return question(connection, *given, **named)
+
+    method.__doc__ = question.__doc__
+    return method
+
+
+def writing(
+    change: Callable[Concatenate[Transaction, Given], Answer],
+) -> Callable[Concatenate[HasDatabase, Given], Answer]:
+    """The change as a method of a class, in a transaction: what machines repeat, which the audit log leaves out."""
+
+    def method(holder: HasDatabase, /, *given: Given.args, **named: Given.kwargs) -> Answer:
+        with holder._database.write() as transaction:
+            return change(transaction, *given, **named)
+
+    method.__doc__ = change.__doc__
+    return method

@@ -1,8 +1,8 @@
 """Puts requests back that runners took and did not answer before they died, so that another runner takes it.
 
 A request that keeps killing its runner must end: after MAX_FAILED_ATTEMPTS it is answered with INTERNAL. The first
-death counts against everything the runner held; from then on a request runs by itself (batching/merge.py) and only the one
-that was running counts, so that nobody is punished for the company it was in.
+death counts against everything the runner held; from then on a request runs by itself (batching/merge.py) and only
+the request that was running counts: none is punished for the company that it was in.
 
 What a crash of the manager in here leaves behind: requests that are still pending at the dead runner; the next sweep,
 of this or any other replica, takes them up.

@@ -197,13 +197,7 @@ class RegistryClient:
 
     def report(self, report: Report) -> float:
         """Says what this instance is and does; seconds until the next. Never tried twice: the next says it again."""
-        request = pb.ReportRequest(
-            instance_id=report.instance_id,
-            service=report.service,
-            address=report.address,
-            started_at=report.started_at,
-            body_json=wire.json_text(report.body()),
-        )
+        request = wire.sent_as(pb.ReportRequest, report, body_json=wire.json_text(report.body()))
         return float(self._once(self._stub.Report, request).next_seconds)
 
     # jobs
@@ -329,21 +323,12 @@ class RegistryClient:
 
     def get_evidence(self, model: str) -> Evidence:
         """Where the reading of labels stands. Raises NotFound."""
-        found = self._call(self._stub.GetEvidence, pb.GetEvidenceRequest(model=model))
-        return Evidence(found.revision, wire.json_map("state_json", found.state_json))
+        return wire.read_from(self._call(self._stub.GetEvidence, pb.GetEvidenceRequest(model=model)), Evidence)
 
     def put_evidence(self, model: str, evidence: Evidence) -> int:
         """The new revision. Never tried twice. Raises Conflict: another trainer was first; NotFound, InvalidInput."""
-        request = pb.PutEvidenceRequest(
-            model=model,
-            revision=evidence.revision,
-            state_json=wire.json_text(evidence.state),
-            counts_json=wire.json_text(evidence.counts),
-            versions_json={version: wire.json_text(document) for version, document in evidence.versions.items()},
-            back_from=evidence.back_from,
-            reason=evidence.reason,
-            canary_json=wire.json_text(evidence.canary),
-        )
+        versions = {version: wire.json_text(document) for version, document in evidence.versions.items()}
+        request = wire.sent_as(pb.PutEvidenceRequest, evidence, model=model, versions_json=versions)
         return int(self._once(self._stub.PutEvidence, request).revision)
 
     def alias_history(self, model: str, *, limit: int = MOST_LISTED) -> list[AliasChange]:

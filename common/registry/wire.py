@@ -87,7 +87,8 @@ def sent_as(sent: type[Sent], value: Any, **others: Any) -> Sent:
     """
     plain, mappings = _shared(cast(Any, sent), cast(Any, type(value)))
     found = {name: _sent(field, getattr(value, name)) for name, field in plain.items() if name not in others}
-    return sent(**found, **{f"{name}_json": json_text(getattr(value, name)) for name in mappings}, **others)
+    texts = {f"{name}_json": json_text(getattr(value, name)) for name in mappings if f"{name}_json" not in others}
+    return sent(**found, **texts, **others)
 
 
 def _sent(field: Any, value: Any) -> Any:

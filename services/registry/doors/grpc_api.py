@@ -237,15 +237,8 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
 
     def PutEvidence(self, request: pb.PutEvidenceRequest, context: grpc.ServicerContext) -> pb.Evidence:
         documents = request.versions_json.items()
-        evidence = Evidence(
-            revision=request.revision,
-            state=wire.json_map("state_json", request.state_json),
-            counts=wire.json_map("counts_json", request.counts_json),
-            versions={version: wire.json_map("versions_json", text) for version, text in documents},
-            back_from=request.back_from,
-            reason=request.reason,
-            canary=wire.json_map("canary_json", request.canary_json),
-        )
+        versions = {version: wire.json_map("versions_json", text) for version, text in documents}
+        evidence = read_from(request, Evidence, versions=versions)
         return pb.Evidence(revision=self._catalog.put_evidence(request.model, evidence))
 
     def Forget(self, request: pb.ForgetRequest, context: grpc.ServicerContext) -> pb.Forgotten:

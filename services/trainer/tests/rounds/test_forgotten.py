@@ -6,6 +6,7 @@ from typing import Any
 
 from common.registry.catalog import Lease
 from common.registry.plan_notes import FORGOTTEN
+from services.trainer.plan import lineage
 from services.trainer.protocol.messages import Done
 from services.trainer.tests.support.small_rounds import LINEAR, Platform, definition, events, rebuilt
 
@@ -16,7 +17,8 @@ def _trained(directory: Path, poison: list[bytes], row: bytes, forgotten: list[A
     platform.append([*events(20, seed=1), *poison, *last[:3], row, *last[4:]])
     lease = platform.lease(definition(**LINEAR))
     plan = lease.round.plan
-    plan = replace(plan, configuration={**plan.configuration, FORGOTTEN: forgotten})
+    digest = lineage.digest_of(plan.configuration)
+    plan = replace(plan, configuration={**plan.configuration, FORGOTTEN: forgotten}, configuration_digest=digest)
     lease = replace(lease, round=replace(lease.round, plan=plan))
     assert isinstance(platform.train(lease), Done)
     return platform, lease

@@ -98,7 +98,7 @@ class LocalRegistry:
             schema_version=plan.schema_version,
             ranges=plan.ranges,
             definition_digest=plan.definition_digest,
-            configuration_digest="",
+            configuration_digest=plan.configuration_digest,
             code_digest="",
             seed=plan.seed,
             weights_digest=draft.weights_digest,

@@ -73,8 +73,8 @@ def _numeric(name: str, fields: Fields, files: Mapping[str, bytes]) -> Numeric:
 def _bucketized(name: str, fields: Fields, files: Mapping[str, bytes]) -> Bucketized | Quantiles:
     if sum(fields.has(key) for key in ("boundaries", "quantiles")) != 1:
         raise InvalidInput(
-            f"feature {name}: bucketized needs one of boundaries and quantiles (to fit the boundaries in the first "
-            f"round, for so many equal parts)"
+            f"feature {name}: bucketized needs one of boundaries and quantiles (to fit the boundaries of this "
+            f"many equal parts in the first round)"
         )
     if fields.has("quantiles"):
         return Quantiles(name, fields.text("of", name), fields.integer("quantiles", minimum=2, maximum=MOST_QUANTILES))
@@ -199,7 +199,7 @@ def _check_tf_idf(spec: Indicator, member: Categorical) -> None:
         raise InvalidInput(f"feature {spec.name}: counts: tf_idf weighs the words of a text, and {spec.of} is none")
     if isinstance(member.ids, Vocabulary) and member.ids.forgetting:
         raise InvalidInput(
-            f"feature {spec.name}: {spec.of} forgets words and gives their ids to others, so nobody could say in how "
+            f"feature {spec.name}: {spec.of} forgets words and gives their ids to others, so it is not known in how "
             f"many texts an id was; leave expire_after and evict out, or counts: tf_idf"
         )
 

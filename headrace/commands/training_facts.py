@@ -19,7 +19,7 @@ def left_out(version: Version) -> str:
 def duplicates(version: Version) -> str:
     """How many of the held-out events were trained on as well; empty where none was, or none was counted."""
     found = version.evaluation.get("duplicates", {}).get("same_features", 0)
-    return f" ({found:,} with the features of a trained one)" if found else ""
+    return f" ({found:,} with the features of a trained event)" if found else ""
 
 
 def judged(version: Version) -> str:

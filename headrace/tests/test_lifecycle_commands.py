@@ -236,7 +236,7 @@ def test_show_and_diff_take_a_model_and_its_versions(run: Run) -> None:
     seen = {"duplicates": {"same_features": 3, "same_event": 1}}
     answer = VERSION | {"environment": {"training": course}, "evaluation": by_step | seen}
     told = " ".join(run("show", "m@2", answers=(MODEL, answer)).stdout.split())
-    assert "10 held out (3 with the features of a trained one)" in told
+    assert "10 held out (3 with the features of a trained event)" in told
     for words in ("7 left out (early_stopping)", "40 steps, ended by early_stopping, the best evaluation at step 30",
                   "12.5 steps and 1,600 examples a second", "execution: session", "input: feed", "0.625"):  # fmt: skip
         assert words in told, words

@@ -76,7 +76,7 @@ class Watch:
         try:
             yield from self._follow(since_revision, lambda: is_active() and not place.is_taken)
             if place.is_taken:
-                raise Overloaded(f"{self._max_watchers} watchers are connected, and a newer one has this place")
+                raise Overloaded(f"{self._max_watchers} watchers are connected, and a newer watcher has this place")
         finally:
             with self._condition:
                 if place in self._places:

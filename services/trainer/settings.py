@@ -169,7 +169,7 @@ class TrainerSettings(ServiceSettings):
         if given and self.sandbox == "off":
             raise ValueError(f"{', '.join(given)} would be ignored: sandbox is off")
         if self.helper_idle_seconds and not self.cluster_host:
-            raise ValueError("helper_idle_seconds needs cluster_host: without it no trainer reaches this one")
+            raise ValueError("helper_idle_seconds needs cluster_host: without it no other trainer reaches this trainer")
         if not all(word.strip().isdigit() for word in self.sandbox_ports.split(",") if word.strip()):
             raise ValueError(f"sandbox_ports must be numbers, separated by commas, got {self.sandbox_ports!r}")
         own = self.round_event_log

@@ -116,7 +116,7 @@ def _model(reading: Reading, place: Place) -> Model:
 def _preview_pause(reading: Reading, place: Place) -> Preview:
     model = _model(reading, place)
     sentences = (
-        f"No further round of {model.name} will be planned until somebody resumes it.",
+        f"No further round of {model.name} will be planned until it is resumed.",
         "A round that runs now goes on to its end. Production stays as it is, and predictions are answered as before.",
     )
     return Preview(sentences, f"it is paused already by {model.paused}" if model.paused else "")
@@ -134,7 +134,7 @@ def _preview_train(reading: Reading, place: Place) -> Preview:
     waiting = reading.catalog.observed.account(model.name)["examples"]["waiting"]
     events = "the events that wait" if waiting is None else f"the {waiting:,} events that wait"
     sentences = (
-        f"A trainer plans a round of {model.name} over {events}, whatever its triggers say.",
+        f"A trainer plans a round of {model.name} over {events}; its triggers are not asked.",
         "What comes of it is judged by the gate as always, and replaces production only if it passes.",
     )
     return Preview(sentences, f"its training is paused by {model.paused}" if model.paused else "")
@@ -181,8 +181,8 @@ def _preview_pin(reading: Reading, place: Place) -> Preview:
     model = _model(reading, place)
     current = model.aliases.get(PRODUCTION, 0)
     sentences = (
-        f"Production of {model.name} stays at version {current} until somebody unpins it.",
-        "Rounds go on; versions that pass the gate are held, and nobody can promote or roll back meanwhile.",
+        f"Production of {model.name} stays at version {current} until it is unpinned.",
+        "Rounds go on; versions that pass the gate are held, and nothing can be promoted or rolled back meanwhile.",
     )
     obstacle = "" if current else "production names no version yet"
     return Preview(
@@ -202,7 +202,7 @@ def _preview_rebuild(reading: Reading, place: Place) -> Preview:
     sentences = (
         f"A trainer trains version {number} of {model.name} again from its lineage, between two rounds.",
         f"That takes about as long as its round did, over {version.events_trained:,} events.",
-        "It compares every weight with the one that is stored; where they differ, the metrics of both are shown.",
+        "It compares every weight with the stored weight; where they differ, the metrics of both are shown.",
         "Nothing is registered, and production stays as it is. What came out is shown on the version's page.",
     )
     is_pushed = PUSHED in version.environment

@@ -250,7 +250,7 @@ def test_a_closed_watch_gives_back_its_place(tmp_path: Path) -> None:
     next(watch)
     newer = client.watch()
     next(newer)
-    with pytest.raises(Overloaded, match="1 watchers are connected, and a newer one has this place"):
+    with pytest.raises(Overloaded, match="1 watchers are connected, and a newer watcher has this place"):
         list(watch)
     newer.close()  # type: ignore[attr-defined]  # it is a generator
 

@@ -156,7 +156,7 @@ def test_a_versions_page_shows_its_rules_slices_and_curves(browser: httpx.Client
     publish(catalog)
     page, model = seen(browser.get("/models/m/versions/1")), seen(browser.get("/models/m"))
     assert page.lacks("by carrier | AA | 0.4321 | 7 others | roc of late | 0.1234 | confusion of late") == []
-    assert page.lacks("min_examples: 120 of 100 | 3 of them with the features of a trained one") == []
+    assert page.lacks("min_examples: 120 of 100 | 3 of them with the features of a trained event") == []
     assert page.lacks("auc where carrier is AA 0.4321 is below the least allowed, 0.45") == []
     assert page.lacks("Scored outside of its code, too: auc 0.6543 (the gate); own is the word of the round's") == []
     assert model.lacks("own is the word of the round's process: its code measures it") == []

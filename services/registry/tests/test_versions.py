@@ -68,7 +68,7 @@ def test_a_version_is_held_back_when_production_was_moved_meanwhile(catalog: Cat
     catalog.rollback("m", by="ada", reason="wrong fares")
     version = catalog.register_version(held.round.round_id, held.token, draft(catalog))
     assert (version.verdict.decision, version.status) == (Decision.HOLD, "accepted")
-    assert version.verdict.reasons[-1] == "production was moved from version 2 to 1 while this one was made"
+    assert version.verdict.reasons[-1] == "production was moved from version 2 to 1 while this version was made"
     assert catalog.get_model("m").aliases == {"production": 1}
 
 

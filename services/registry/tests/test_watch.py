@@ -138,7 +138,7 @@ def test_watchers_are_bounded_and_whoever_has_most_gives_its_oldest_place_to_a_n
     stranger = [_follow_as(catalog, "stranger") for _ in range(3)]
     serving = _follow_as(catalog, "serving")
     assert catalog.watcher_count == 4
-    with pytest.raises(Overloaded, match="4 watchers are connected, and a newer one has this place"):
+    with pytest.raises(Overloaded, match="4 watchers are connected, and a newer watcher has this place"):
         list(stranger[0])
     for watch in (trainer, serving, *stranger[1:]):
         assert next(watch).kind is ChangeKind.MODEL

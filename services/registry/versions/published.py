@@ -170,7 +170,8 @@ def _hold_if_moved(verdict: Verdict, model: Model, plan: RoundPlan) -> Verdict:
     if verdict.decision is Decision.REJECT:
         return verdict
     if not _is_from_head(model, plan):
-        moved = f"production was moved from version {_start_of(plan)} to {model.head_version} while this one was made"
+        start, head = _start_of(plan), model.head_version
+        moved = f"production was moved from version {start} to {head} while this version was made"
         return replace(verdict, decision=Decision.HOLD, reasons=(*verdict.reasons, moved))
     return hold_if_waiting(verdict, model)
 

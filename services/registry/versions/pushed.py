@@ -130,7 +130,7 @@ def _judged(
     if verdict.decision is Decision.REJECT:
         return verdict
     if measured.against != live:
-        moved = f"production was moved from version {measured.against} to {live} while this one was measured"
+        moved = f"production was moved from version {measured.against} to {live} while this version was measured"
         return replace(verdict, decision=Decision.HOLD, reasons=(*verdict.reasons, moved))
     return published.hold_if_waiting(verdict, model)
 
@@ -139,7 +139,7 @@ def _unjudged(transaction: Transaction, model: Model, contract: JsonMap, by: str
     live = model.aliases.get(PRODUCTION, 0)
     before = published.contract_of_version(transaction.connection, model.name, live)
     changes = signature_changes(before, contract)
-    reasons = [f"pushed by {by}: no round made it and nobody judged it; `headrace promote` takes it"]
+    reasons = [f"pushed by {by}: no round made it and no gate judged it; `headrace promote` takes it"]
     if changes:
         reasons.append(f"its signatures are not those of version {live}: {'; '.join(changes)}")
     return Verdict(Decision.HOLD, tuple(reasons), Gate())

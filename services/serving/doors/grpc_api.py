@@ -287,7 +287,7 @@ class _Door:
         if self._reload is None:
             raise RequestFailed(
                 Code.FAILED_PRECONDITION,
-                "this server takes its models from a registry and has no configuration of its own to reload; "
+                "this server takes its models from a registry and has no configuration to reload; "
                 "move the model's alias in the registry instead",
             )
         remaining = context.time_remaining()

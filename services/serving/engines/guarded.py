@@ -45,7 +45,7 @@ class GuardedCall:
                 raise EngineRefused(f"{name} has another shape than in the signature, or no rows")
         shape = inputs[self._shapes[0][0]].shape if self._shapes else ()
         if shape and not self._rows[0] <= shape[0] <= self._rows[1]:
-            raise EngineRefused("TensorFlow is faster with so many rows")
+            raise EngineRefused("TensorFlow is faster with this many rows")
         for name, is_fine in self._checks:
             if not is_fine(inputs[name]):
                 raise EngineRefused(f"{name} holds values on which the engines differ")

@@ -322,7 +322,7 @@ def _unknown(prediction_id: str) -> RequestFailed:
 def _refusal(taken: int, route: Route, limits: AsyncLimits, principal: str) -> RequestFailed:
     queue = f"model {route.queue.model} ({route.queue.target})"
     sentences = {
-        NO_RUNNER: f"nobody serves {queue} right now; try again",
+        NO_RUNNER: f"no runner serves {queue} right now; try again",
         QUEUE_FULL: f"the queue of {queue} is half full; asynchronous predictions take no more; try again",
         SHARE_FULL: f"asynchronous predictions of {principal} for {queue} wait for their turn, and others need room, "
         "too; try again",

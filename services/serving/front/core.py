@@ -313,7 +313,7 @@ class Front:
     def _refusal(self, queue: Queue, taken: int) -> tuple[int, str]:
         if taken == NO_RUNNER:
             self.admission.refusals[queue.model, "no runner"] += 1
-            return Code.UNAVAILABLE, f"nobody serves model {queue.model} ({queue.target}) right now; try again"
+            return Code.UNAVAILABLE, f"no runner serves model {queue.model} ({queue.target}) right now; try again"
         if taken == REFUSED:
             self.admission.refusals[queue.model, "redis"] += 1
             return Code.UNAVAILABLE, f"the request queue (Redis) refuses to write: {queue.refusal}; try again"

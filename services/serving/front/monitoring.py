@@ -35,7 +35,7 @@ def read_monitoring_path(path: Path) -> str:
     if not given.enable:
         return ""
     if given.path and (not given.path.startswith("/") or "?" in given.path):
-        raise InvalidInput(f"{path}: prometheus_config has path {given.path!r}, expected one that begins with /")
+        raise InvalidInput(f"{path}: prometheus_config has path {given.path!r}, expected a path that begins with /")
     return given.path or DEFAULT_PATH
 
 

@@ -110,7 +110,7 @@ def _with_parameters(batching: BatchingOptions, path: Path) -> BatchingOptions:
         changes["pad_variable_length_inputs"] = True
     if given.HasField("thread_pool_name"):
         raise InvalidInput(
-            f"{path}: thread_pool_name is not supported: each program is a process of its own and has no pool to share"
+            f"{path}: thread_pool_name is not supported: each program is a separate process and has no pool to share"
         )
     return _replaced(batching, changes, path)
 

@@ -29,7 +29,7 @@ def own_data_dir(data_dir: Path) -> int:
             return lock
         except BlockingIOError as error:
             if time.monotonic() > deadline:
-                raise Conflict(f"another trainer is using {data_dir}; give each a DATA_DIR of its own") from error
+                raise Conflict(f"another trainer is using {data_dir}; give each a separate DATA_DIR") from error
             time.sleep(0.05)
 
 

@@ -72,9 +72,7 @@ def compiled_of(
     loss = getattr(network, "loss", None) if network.compiled else None
     has_loss = loss is not None or computes_loss
     if (has_loss or has_train_step) and own_loss is not None:
-        raise DefinitionFailedError(
-            f"{path}: the model has a loss of its own, and the module a function loss(); keep one"
-        )
+        raise DefinitionFailedError(f"{path}: the model brings a loss, and the module a function loss(); keep one")
     if has_loss or has_train_step:
         _refuse_plans(heads, path, may_weigh_classes=not (has_train_step or computes_loss))
     _refuse_untaught(loss, path, heads)
@@ -145,7 +143,7 @@ def _refuse_plans(heads: Sequence[Head], path: str, *, may_weigh_classes: bool) 
     if taught is not None:
         keys = "loss, weight, " + ("" if may_weigh_classes else "class_weights, ") + "positive_weight"
         raise DefinitionFailedError(
-            f"{path}: the model has a loss of its own, and model.yaml says how head {taught} is taught ({keys} or "
+            f"{path}: the model brings a loss, and model.yaml says how head {taught} is taught ({keys} or "
             f"label_smoothing); say it in one of them"
         )
 

@@ -135,7 +135,7 @@ def _taught_outputs(names: tuple[str, ...], definition: Definition, path: str) -
         found = names[0] if len(names) == 1 else next((name for name in (head.name, head.label) if name in names), None)
         if found is None:
             raise DefinitionFailedError(
-                f"{path}: the model has outputs {', '.join(names)}; name the one that is taught after the label, "
+                f"{path}: the model has outputs {', '.join(names)}; name the taught output after the label, "
                 f"{head.label}"
             )
         return {head.name: found}

@@ -44,7 +44,7 @@ def checked(sizes: tf.Tensor, value_bytes: int, name: str) -> tf.Operation:
     largest = tf.reduce_prod(tf.maximum(tf.reduce_max(known, axis=0), 1.0))
     own = tf.reduce_sum(tf.reduce_prod(known, axis=1))
     most = tf.cast(most_values(tf.cast(own, tf.int64), value_bytes), tf.float64)
-    message = f"{name}: filled up to the largest, the batch takes more than {MOST_BYTES} bytes; send large ones alone"
+    message = f"{name}: filled up to the largest, the batch takes more than {MOST_BYTES} bytes; send large rows alone"
     return tf.debugging.Assert(tf.cast(tf.shape(known)[0], tf.float64) * largest <= most, [message])
 
 

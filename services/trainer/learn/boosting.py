@@ -131,7 +131,7 @@ class Boosting:
         except DataLoss as error:
             raise InvalidInput(
                 "the parent's trees split on other columns, or answer another question, than the definition has now; "
-                f"apply it with --restart {_OWNER} to grow new ones"
+                f"apply it with --restart {_OWNER} to grow new trees"
             ) from error
         return {}
 

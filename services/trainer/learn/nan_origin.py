@@ -60,7 +60,7 @@ def of_fault(model: BuiltModel, examples: TrainingSet, rows: NDArray[Any]) -> Or
         found, places = _OPERATION.search(message), _PLACE.findall(message)
         layer = _layer_of(message, {layer.name for layer in layers_of(model.network)})
         place = "{}, line {}, in {}".format(*places[-1]) if places else ""
-        name = found.group(1) if found else "one that TensorFlow does not name"
+        name = found.group(1) if found else "an operation that TensorFlow does not name"
         sentence = f"; the first operation that was not finite is {name}{f' ({place})' if place else ''}"
         return Origin(sentence + (f", in {layer}" if layer else ""), name, layer, place)
     finally:

@@ -111,12 +111,10 @@ def _decide(triggers: Triggers, situation: Situation) -> Fire | Wait:
         return Fire(MANUAL)
     if triggers.on_failure == "wait" and situation.failures >= triggers.max_failures:
         some = situation.failures > 1
-        failed = (
-            f"{situation.failures} rounds in a row have failed, the last one" if some else "the last round has failed"
-        )
+        failed = f"{situation.failures} rounds in a row have failed, the last" if some else "the last round has failed"
         return Wait(
             f"{failed} with: {situation.last_failure}; it waits "
-            "for somebody to ask for a round, to resume the model or to apply another definition"
+            "for a round by hand, for the model to be resumed or for another definition"
         )
     if situation.retry_at > situation.now:
         return Wait("the last round failed; backing off", situation.retry_at)

@@ -83,7 +83,7 @@ class _OneRound:
 
     def get_version(self, model: str, number: int) -> Version:
         raise InvalidInput(
-            f"warm_start: from {model}@{number} is a version of a platform, and this round runs without one; name a "
+            f"warm_start: from {model}@{number} is a version of a platform, and this round runs without it; name a "
             "file of the definition, or apply the definition"
         )
 

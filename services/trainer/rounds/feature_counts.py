@@ -46,7 +46,7 @@ class FeatureCounts:
         for name, share in self.metrics()["unknown_share"].items():
             if share > self._warn_share:
                 warnings[f"values of {name}"] = (
-                    f"{share:.1%} of the values of {name} have no id of their own ({self._outside[name]} of "
-                    f"{self._present[name]}); more words or a wider range would give them one"
+                    f"{share:.1%} of the values of {name} are unknown: {self._outside[name]} of {self._present[name]}; "
+                    "more words or a wider range would give them ids"
                 )
         return warnings

@@ -135,7 +135,7 @@ def _labels(model: Answering, parsed: ParsedBlock) -> tuple[dict[str, tf.Tensor]
             misplaced &= ~head.is_missing(raw).numpy()
         if parsed.index == 0:
             _refuse_classes(model, head, raw, misplaced)
-        reasons[f"label {head.label.name} is not one that a {head.task} model can have"] = misplaced
+        reasons[f"label {head.label.name} is none that a {head.task} model can have"] = misplaced
     return labels, reasons
 
 

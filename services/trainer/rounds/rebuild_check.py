@@ -80,7 +80,7 @@ def compare(
         found += metric_differences(metrics, judged, tolerance=section.tolerance)
     elif digest != version.weights_digest:
         found += variable_differences(stored.arrays, rebuilt.arrays) if stored else []
-        found = found or ["the weights digest is another one; the stored checkpoint is not there to compare with"]
+        found = found or ["the weights digest is another; the stored checkpoint is not there to compare with"]
     if stored and (of_files := checkpoint.weights_digest(stored.arrays)) != version.weights_digest:
         found.append(f"the stored checkpoint's weights have digest {of_files}, the catalog names another")
     if events_trained != version.events_trained:

@@ -72,7 +72,7 @@ def not_confined() -> list[str]:
             "system calls and sockets: there is no seccomp filter for this machine": not seccomp.is_there(),
             "processes that a round leaves behind: the kernel lists no children": not survivors.can_be_found(),
             "the number of processes, and modes of the trainer's own files: the trainer does not run as root, so a "
-            "round has no user of its own": not has_own_user(),
+            "round has no separate user": not has_own_user(),
         }.items()
         if is_so
     ]

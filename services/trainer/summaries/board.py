@@ -153,7 +153,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", default=6006, type=int)
     parser.add_argument("--allowed-hosts", default="", help="further names in Host, separated by commas or spaces")
-    parser.add_argument("--plain", action="store_true", help="speak no TLS, whatever certificate others are shown")
+    parser.add_argument("--plain", action="store_true", help="speak no TLS, whatever the other doors speak")
     parser.add_argument("--inspect", action="store_true")
     return parser.parse_args()
 

@@ -239,7 +239,7 @@ def test_a_front_that_stops_tells_who_waits_what_it_knows(redis_server: RedisSer
 def test_nobody_who_serves_is_said_at_once(redis_server: RedisServer) -> None:
     with FrontThread(redis_server.url, replica_state(version())) as front:
         refused = front.post(_ROWS, _SUBMIT)
-    assert (refused.status_code, "nobody serves" in refused.json()["error"]) == (503, True)
+    assert (refused.status_code, "no runner serves" in refused.json()["error"]) == (503, True)
 
 
 def test_answers_are_bounded_by_count_and_by_bytes_and_expire(redis_server: RedisServer) -> None:

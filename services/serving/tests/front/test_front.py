@@ -178,7 +178,7 @@ def test_the_fronts_own_limit_refuses_with_429(redis_server: RedisServer) -> Non
 def test_nobody_serving_refuses_with_503(front: FrontThread) -> None:
     answer = predict(front, [[1, 2]])
     assert answer.status_code == 503
-    assert "nobody serves model m" in answer.json()["error"]
+    assert "no runner serves model m" in answer.json()["error"]
 
 
 def test_a_runner_that_stopped_renewing_does_not_count(front: FrontThread, redis_server: RedisServer) -> None:

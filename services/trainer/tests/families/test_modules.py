@@ -299,7 +299,7 @@ def test_what_is_served_are_the_averages_and_what_goes_on_are_the_weights(tmp_pa
         (COMPILED.replace("metrics=[", "jit_compile=True, metrics=["), {}, "jit_compile=True"),
         (SUBCLASSED.replace("def call", "def test_step(self, data): ...\n\n    def call"), {}, "test_step"),
         (SUBCLASSED.replace("def call", "def fit(self, data): ...\n\n    def call"), {}, "its own fit, which nothing"),
-        (SUBCLASSED.replace('"late"', '"main"'), {}, "name the one that is taught after the label, late"),
+        (SUBCLASSED.replace('"late"', '"main"'), {}, "name the taught output after the label, late"),
         (SUBCLASSED.replace('"x", "word"', '"x", "wrod"'), {}, "input 'wrod' is no feature of the stream"),
         ("def build_model(s, p):\n    return keras.Sequential([keras.layers.Dense(1)])", {}, "has no inputs yet"),
         (SUBCLASSED.replace("return Net()", "return keras.Model(x := keras.Input((2,)), keras.layers.Dense(1)(x))"), {},

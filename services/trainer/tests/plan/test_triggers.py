@@ -101,7 +101,7 @@ def test_after_so_many_failures_it_waits_for_a_person_or_goes_on_as_the_definiti
     failing = replace(LATER, fresh_examples=1000, failures=3, last_failure="loss is NaN")
     waiting = decide(TRIGGERS, failing)
     assert isinstance(waiting, Wait)
-    assert "3 rounds in a row have failed, the last one with: loss is NaN" in waiting.reason
+    assert "3 rounds in a row have failed, the last with: loss is NaN" in waiting.reason
     assert decide(TRIGGERS, replace(failing, failures=2)) == Fire("min_examples")
     assert decide(TRIGGERS, replace(failing, is_requested=True)) == Fire("manual")
     assert decide(replace(TRIGGERS, on_failure="leave_out"), failing) == Fire("min_examples")

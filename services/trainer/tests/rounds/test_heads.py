@@ -157,7 +157,7 @@ def test_heads_of_every_task_share_a_tower(tmp_path: Path) -> None:
     platform.append([*labelled(79), unusable])
     files = several(EVERY_TASK, training={"batch_size": 16, "passes": 2})
     version = platform.learn(files, block_examples=100)
-    assert version.unusable["reasons"] == {"label shares is not one that a multiclass model can have": 1}
+    assert version.unusable["reasons"] == {"label shares is none that a multiclass model can have": 1}
     measured = version.metrics["candidate"]
     assert {name.split("/")[0] for name in measured} == set(EVERY_TASK)
     assert all(np.isfinite(value) for value in measured.values())

@@ -81,7 +81,7 @@ def _gif_size(value: bytes) -> tuple[int, int] | None:
 
 
 def _gif_frame_pixels(value: bytes) -> int:
-    """Of all frames, as far as they are there: each says its own size, whatever the header says, and the decoder holds
+    """Of all frames, as far as they are there: each says its own size, not what the header says, and the decoder holds
     all of them at once (GIF89a 15, 20 and 23)."""
     pixels, at = 0, 13 + _gif_colour_bytes(value[10])
     while at + 1 < len(value):

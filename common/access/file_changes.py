@@ -15,7 +15,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def when_changed(path: Path, report: Callable[[], None]) -> None:
-    """Calls `report` in a thread of its own soon after each change of the file, and of the names in its folder, for as
+    """Calls `report` in a separate thread soon after each change of the file, and of the names in its folder, for as
     long as the process lives. Never where the kernel reports nothing: a network's file system, a bound on watches."""
     descriptor = _libc.inotify_init1(os.O_CLOEXEC)
     if descriptor < 0 or not _watch(descriptor, path.parent, _OF_FOLDER):

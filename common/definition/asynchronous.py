@@ -3,7 +3,7 @@ workers fetch them, compute the gradient of a batch each and send it back (downp
 
     asynchronous: {workers: 2, servers: 1, placement: greedy}            each gradient is a step as soon as it comes
     asynchronous: {workers: 2, max_staleness: 4}                         bounded staleness (Ho et al., NIPS 2013)
-    asynchronous: {workers: 3, take: 2}                                  a step takes the first 2 and drops later ones
+    asynchronous: {workers: 3, take: 2}                                  a step takes the first 2 and drops the later
     asynchronous: {workers: 3, stagger_steps: 100}                       the second begins at step 100, the third at 200
 
 What comes out depends on who was faster, so such a version says `reproducible: false`, and training it again is

@@ -72,7 +72,7 @@ def append_letters(log: EventLog, stream: str, letters: Iterable[DeadLetter], *,
 
     Args:
         written_by: names this writing, such as a round id. Chunk ids follow from it, so that a second writing after a
-            crash can be told from a first.
+            crash differs from a first.
 
     Raises:
         Unavailable: some of the records may be in the log.

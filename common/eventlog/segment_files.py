@@ -82,7 +82,7 @@ class CommitFile:
             self._committed, self._turn = (os.open(directory / name, os.O_RDONLY) for name in ("committed", "turn"))
 
     def close(self) -> None:
-        """A call that comes too late gets EBADF, not somebody else's file."""
+        """A call that comes too late gets EBADF, not another's file."""
         committed, self._committed = self._committed, -1
         turn, self._turn = self._turn, -1
         os.close(committed)

@@ -61,7 +61,7 @@ class FeatureCodec:
     """One feature: checks values and writes its map entry.
 
     Bounds of float32 features are rounded to float32 and compared with the rounded value, so that `max: 0.1` lets 0.1
-    in, whichever way it came.
+    in, by each way.
     """
 
     def __init__(self, feature: Feature, *, max_event_bytes: int | None = None) -> None:
@@ -99,7 +99,7 @@ class FeatureCodec:
         return values
 
     def check_domain(self, values: Sequence[Any]) -> None:
-        """Raises ValueError for a value outside min, max or vocabulary, or for the one that fills up lists of any
+        """Raises ValueError for a value outside min, max or vocabulary, or for the value that fills up lists of any
         length; strings are bytes here."""
         if self._padding is not None and self._padding in values:
             text = text_of(self._padding) if isinstance(self._padding, bytes) else self._padding

@@ -1,4 +1,4 @@
-"""A resume point as a SavedModel, made by the trainer's code in a process: the client has no TensorFlow of its own."""
+"""A resume point as a SavedModel, made by the trainer's code in a process: the client has no TensorFlow."""
 
 import subprocess
 from collections.abc import Mapping

@@ -99,7 +99,7 @@ class CsvTable:
 
 
 def open_csv(file: BinaryIO, path: Path | Place) -> tuple[CsvTable, io.TextIOWrapper]:
-    """The table and the text, which the caller detaches. The delimiter is , ; tab or |, whichever splits the header; a
+    """The table and the text, which the caller detaches. The delimiter is , ; tab or |, by the header; a
     blank behind each of the header's belongs to it, and to those of the rows.
 
     Raises:

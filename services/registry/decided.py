@@ -30,7 +30,7 @@ class Decided:
 
     @contextmanager
     def _decided(self, action: str, *, by: str, reason: str, **about: Any) -> Iterator[Transaction]:
-        """A change that a person decides. Raises InvalidInput: nobody is named."""
+        """A change that a person decides. Raises InvalidInput: no author is named."""
         with self.audit.call(action, by=by, reason=reason, **about) as transaction:
             check_author(by, reason)
             yield transaction

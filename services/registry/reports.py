@@ -55,7 +55,7 @@ class Serving:
     moved_at: float
     """When production moved to it."""
     replicas: tuple[str, ...]
-    """Instances that serve the model, whatever version."""
+    """Instances that serve any version of the model."""
     available: tuple[str, ...]
     failed: Mapping[str, str]
     """{instance: reason} of those that have given the version up."""

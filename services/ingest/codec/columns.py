@@ -22,7 +22,7 @@ _ROWS_PER_PASS = 4_096
 
 
 class _NotPlain(Exception):
-    """This column needs the one-by-one path."""
+    """This column's values are checked one by one."""
 
 
 class ColumnarEncoder:

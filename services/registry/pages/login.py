@@ -51,7 +51,7 @@ class Logins:
         """Where the browser logs in at the issuer, and the cookie that it keeps meanwhile.
 
         Raises:
-            NotFound: nobody logs in there. Unavailable: the issuer does not answer.
+            NotFound: there is no login. Unavailable: the issuer does not answer.
         """
         issuer = self._access.issuer
         if issuer is None:

@@ -76,7 +76,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
 
 
 def _rebuild(reading: Reading, model: str, version: int) -> Job | None:
-    """The newest of the version, whatever became of it."""
+    """The newest of the version, also where it failed."""
     jobs = reading.catalog.jobs.listed(model=model)
     return next((job for job in jobs if job.version == version and job.kind is JobKind.REBUILD), None)
 

@@ -129,7 +129,7 @@ def _sorting(column: Column, place: Place) -> dict[str, str]:
 
 
 def _ordered(columns: Sequence[Column], place: Place, numbers: list[int]) -> list[int]:
-    """Versions without a value come last, whatever the order; among equals the newest comes first."""
+    """Versions without a value come last in each order; among equals the newest comes first."""
     name, order = place.query.get("sort", "version"), place.query.get("order", "descending")
     column = next((column for column in columns if column.name == name), None)
     if column is None:

@@ -34,7 +34,7 @@ _OPTIONS: Mapping[JobKind, Mapping[str, tuple[int, int]]] = {
 }
 """Whole numbers from and to."""
 _NOTED = (JobKind.REBUILD, JobKind.PROFILE)
-"""Kinds with an entry of their own in the history; a measured version is pushed then."""
+"""Kinds with a separate entry in the history; a measured version is pushed then."""
 
 
 class Jobs:

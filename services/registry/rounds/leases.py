@@ -1,6 +1,6 @@
 """Who trains a round: one holder at a time, fenced by a token that grows with every lease of the round.
 
-A token is the number of the lease, which grows, above 44 random bits, which nobody can guess: a trainer without the
+A token is the number of the lease, which grows, above 44 random bits, which cannot be guessed: a trainer without the
 lease can neither end the round nor publish in its name.
 
 A running round goes back to its holder at once, which a trainer needs that was killed and started again. As everybody
@@ -67,7 +67,7 @@ class Holder:
 def lease_round(
     transaction: Transaction, *, holder: Holder, ttl_seconds: float, models: Sequence[str], rules: LeaseRules
 ) -> Lease | None:
-    """The holder's own running round (the process before it is gone), else the oldest planned or expired one.
+    """The holder's own running round (the process before it is gone), else the oldest planned or expired round.
 
     None when there is nothing to do. Raises InvalidInput.
     """
@@ -98,7 +98,7 @@ def lease_round(
 
 
 def lease_number(token: int) -> int:
-    """How many leases the round has had with this one; no secret."""
+    """How many leases the round has had, this lease included; no secret."""
     return token >> _SECRET_BITS
 
 
@@ -131,7 +131,7 @@ def _candidates(transaction: Transaction, holder: str, secret_sha256: str, model
 
 
 def renew_lease(transaction: Transaction, round_id: str, token: int, *, ttl_seconds: float, progress: JsonMap) -> Lease:
-    """Holds the round for another ttl_seconds from now, also when the lease has run out and nobody else has taken it.
+    """Holds the round for another ttl_seconds from now, also when it has run out and no other holder has taken it.
 
     Raises:
         Conflict: the lease has ended or another has the round.
@@ -189,7 +189,7 @@ def fail_round(
 
 
 def fail_round_by_hand(transaction: Transaction, *, round_id: str, by: str, reason: str, rules: LeaseRules) -> Round:
-    """A person ends the round, whatever its holder: the holder is refused from then on, and ends what it runs.
+    """A person ends the round of any holder: the holder is refused from then on, and ends what it runs.
 
     Raises:
         Conflict: the round has ended already.

@@ -1,8 +1,8 @@
 """Which trainers compute a round together. In memory: after a restart members and chiefs fill it again.
 
 A team lives as long as the lease under which it was formed, and as its members keep reporting. It never
-changes: whatever ends it, the round goes on from its resume point with another team. Only the team of an asynchronous
-round, whose steps wait for nobody, goes on without members that are lost.
+changes: after each end the round goes on from its resume point with another team. Only the team of an asynchronous
+round, whose steps wait for no worker, goes on without members that are lost.
 """
 
 import threading
@@ -19,7 +19,7 @@ MAX_OFFERS = 1000
 MAX_ADDRESSES = 64
 _MAX_TEXT = 256
 _ADOPT_SECONDS = 20.0
-"""For so long after a start, members of unknown teams go on: their chiefs will report the teams."""
+"""For this long after a start, members of unknown teams go on: their chiefs will report the teams."""
 _LATELY_SECONDS = 60.0
 """Others may compute with a trainer that was heard of since."""
 IsHeld = Callable[[Lease], bool]
@@ -100,7 +100,7 @@ class Teams:
         self._newest = ((holder, now), *[newest for newest in self._newest if newest[0] != holder][:1])
 
     def form(self, lease: Lease, chief: Offer, *, most: int) -> TeamState:
-        """A team of the chief and of those that are free, of at most so many processes; without any, no team."""
+        """A team of the chief and of those that are free, of at most this number of processes; without any, no team."""
         _check(chief)
         with self._lock:
             self._end(lease.round.round_id)
@@ -135,7 +135,7 @@ class Teams:
             return self._situation(chief, team if known.team_id else None)
 
     def is_member(self, holder: str) -> bool:
-        """A member takes no round of its own."""
+        """A member leases no round."""
         self._end_stale()
         with self._lock:
             return self._team_of(holder) is not None

@@ -70,7 +70,7 @@ class Blobs:
     ) -> None:
         """
         Args:
-            takeover_seconds: an upload that was silent for so long gives way to another of the same file.
+            takeover_seconds: an upload that was silent for this long gives way to another of the same file.
             kept_free_bytes: no file is taken where the disk has less than this left.
         """
         self._kept_free_bytes = kept_free_bytes
@@ -101,7 +101,7 @@ class Blobs:
         return size_bytes
 
     def missing(self, digests: Iterable[str]) -> list[str]:
-        """Those that are not here. The others are kept for another grace period: somebody is about to name them."""
+        """Those that are not here. The others are kept for another grace period: a version is about to name them."""
         absent: list[str] = []
         for digest in dict.fromkeys(digests):
             check_digest(digest)
@@ -175,7 +175,7 @@ class Blobs:
         return size_bytes
 
     def read(self, digest: str, offset: int = 0) -> Iterator[bytes]:
-        """The blob's bytes from the offset on, in chunks of 1 MiB. The last one is given only after all were verified.
+        """The blob's bytes from the offset on, in chunks of 1 MiB. The last comes only after all were verified.
 
         Raises:
             NotFound, InvalidInput.
@@ -258,7 +258,7 @@ class Blobs:
         return [digest for digest in found if DIGEST_PATTERN.fullmatch(digest)]
 
     def remove(self, digest: str, *, unused_since: float) -> int | None:
-        """Sets the blob aside if nobody has stored or read it since (epoch seconds); `sweep` deletes its bytes.
+        """Sets the blob aside if it was not stored or read since (epoch seconds); `sweep` deletes its bytes.
 
         Returns the bytes that will be freed; None when it stays."""
         with self._lock, suppress(FileNotFoundError):
@@ -275,7 +275,7 @@ class Blobs:
         return self._shelf.packed()
 
     def sweep(self, seconds: float) -> bool:
-        """Deletes the bytes of removed blobs, for so long; whether none is left.
+        """Deletes the bytes of removed blobs, for this time; whether none is left.
 
         Raises:
             Unavailable: they are at a URL that cannot be reached.
@@ -283,7 +283,7 @@ class Blobs:
         return self._shelf.sweep(seconds)
 
     def remove_stale_uploads(self, *, unused_since: float) -> int:
-        """Deletes .part files that nobody has written to since; returns how many."""
+        """Deletes .part files that were not written to since; returns how many."""
         removed = 0
         for part in self._uploads.glob("*.part"):
             with self._lock, suppress(FileNotFoundError):
@@ -332,7 +332,7 @@ class Blobs:
             raise Unavailable(f"the upload of {digest} ended after {offset} of {size_bytes} bytes")
 
     def _keep_room(self, descriptor: int, digest: str, size_bytes: int = 0) -> None:
-        """Files may not take the room that the catalog needs: without it nobody could remove one."""
+        """Files may not take the room that the catalog needs: without it no file could be removed."""
         disk = os.fstatvfs(descriptor)
         left = disk.f_bavail * disk.f_frsize - size_bytes
         if left < self._kept_free_bytes:

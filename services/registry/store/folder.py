@@ -30,7 +30,7 @@ from services.registry.store.shelf import is_swept, path_of, set_aside, set_asid
 
 _MOST_PATCHES = 32
 _COMPACTED_FROM = 16
-"""Removed files below a file that is here: from so many on it is made whole again, and they go."""
+"""Removed files below a file that is here: from this number on it is made whole again, and they go."""
 _PATCH = ".patch"
 
 

@@ -1,6 +1,6 @@
 """The history of models and streams: changes with author, time and reason, by people and by the registry itself.
 
-Moves of aliases have a table of their own, since rolling back reads it; here they stand among everything else.
+Moves of aliases have a separate table, since rolling back reads it; here they stand among everything else.
 """
 
 import heapq
@@ -25,15 +25,15 @@ _BEFORE = re.compile(r"(\d{1,18})\.(\d{1,18})")
 
 @dataclass(frozen=True)
 class HistoryPage:
-    """Entries, the newest first, each with a name of its own; `older`: the beginning of the page before these, "" where
-    there is none. It names rows, not a count, so it stays the same page whatever happens meanwhile."""
+    """Entries, the newest first, each with its name; `older`: the beginning of the page before these, "" where
+    there is none. It names rows, not a count, so it stays the same page also where entries come meanwhile."""
 
     entries: Sequence[tuple[str, HistoryEntry]]
     older: str
 
 
 def check_author(by: str, reason: str) -> None:
-    """Raises InvalidInput when nobody is named, and for characters that would not show as themselves in a terminal."""
+    """Raises InvalidInput: no author, or characters that would not show as themselves in a terminal."""
     if not by.strip():
         raise InvalidInput("by must name the author of the change")
     if len(by) > _MAX_TEXT or len(reason) > _MAX_TEXT:

@@ -13,7 +13,7 @@ _MAX_NAME_BYTES = 255
 
 
 def check_manifest(files: Sequence[FileEntry]) -> None:
-    """Raises InvalidInput: a path or digest is not one, a path stands twice, or there are too many."""
+    """Raises InvalidInput: a path or digest is malformed, a path stands twice, or there are too many."""
     if len(files) > _MAX_FILES:
         raise InvalidInput(f"a manifest may name {_MAX_FILES} files, got {len(files)}")
     paths = [file.path for file in files]

@@ -1,6 +1,6 @@
 """A catalog in PostgreSQL, and which of several registries writes it.
 
-One registry leads: it holds an advisory lock on a connection of its own, and has counted up `leadership.epoch`. Every
+One registry leads: it holds an advisory lock on a separate connection, and has counted up `leadership.epoch`. Every
 writing transaction begins by locking that row and looks whether the epoch is still its own, so that a registry that was
 superseded while it stood still writes nothing, and writers follow each other as with SQLite. PostgreSQL gives the lock
 back when the leader's connection ends; TCP's keepalives bound how long a lost machine holds it.
@@ -31,7 +31,7 @@ _LOOK_SECONDS = 0.5
 _CONNECT_SECONDS = 5
 _STATEMENT_MILLISECONDS = 30_000
 _LOST_SECONDS = 4
-"""Without an answer for so long, a machine is taken as lost, by either side."""
+"""Without an answer for this long, a machine is taken as lost, by either side."""
 _SCHEMES = ("postgresql", "postgres")
 
 _metadata = MetaData()
@@ -151,7 +151,7 @@ def lead(
 
     Args:
         new_owner: of the files, where the catalog is new.
-        is_stopped: waits so many seconds; true where the wait is to end.
+        is_stopped: waits this number of seconds; true where the wait is to end.
         report: takes the reason for which it does not lead yet.
 
     Raises:

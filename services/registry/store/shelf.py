@@ -2,9 +2,9 @@
 
 Beside a URL the data folder keeps a note for each file, `blobs/ab/<digest>` with its size in digits, whose time of
 change is the time of its last read. A note is written after the bytes and goes before them, so that a crash leaves
-at most bytes without a note: the next start notes them, and the collection finds that nobody needs them.
+at most bytes without a note: the next start notes them, and the collection finds that no version needs them.
 
-A removed file is set aside as `<digest>.gone` within the data folder, at once and whatever the storage does; its bytes
+A removed file is set aside as `<digest>.gone` within the data folder, also while the storage is away; its bytes
 go with the next `sweep`, which may take its time.
 
 `blobs_at.json` in the data folder and `owner` at the URL name each other. A registry removes what its own catalog does
@@ -74,7 +74,7 @@ class Shelf(Protocol):
         FileNotFoundError."""
 
     def sweep(self, seconds: float) -> bool:
-        """Deletes the bytes of removed files, for so long; whether none is left."""
+        """Deletes the bytes of removed files, for this time; whether none is left."""
 
 
 def path_of(directory: Path, digest: str) -> Path:

@@ -2,7 +2,7 @@
 
 Files are set aside inside one writing transaction, so that nothing can begin to need one between the look and the
 removal: versions and resume points are stored under the same lock. Their bytes are deleted after it, so that a slow
-storage keeps nobody waiting; a run has a bound. A crash in the middle leaves files that the next run takes.
+storage holds up no call; a run has a bound. A crash in the middle leaves files that the next run takes.
 """
 
 import json
@@ -51,7 +51,7 @@ def collect(
 
     Args:
         by: the author, for the audit log.
-        grace_seconds: a file nobody refers to stays this long, since an upload comes before the version that names it.
+        grace_seconds: how long an unreferenced file stays: an upload comes before the version that names it.
         log_starts: {partition: offset} where the log of a model's stream begins; None: unreported, and the
             model is left as it is.
         served: the versions of a model that replicas have.

@@ -1,7 +1,7 @@
 """A version's SavedModel as a contract: read at registration and compared with the version before it.
 
-The registry reads the files itself (common/saved_model/), whoever sent them: parts, tags and operations that cannot be
-served are refused before there is a version. A changed promise makes a version that nobody is sent to by itself.
+The registry reads the files itself (common/saved_model/): parts, tags and operations that cannot be
+served are refused before there is a version. A changed promise makes a version that no request is sent to by itself.
 """
 
 import json

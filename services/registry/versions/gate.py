@@ -116,7 +116,7 @@ def refuse_unusable(
     """REJECT when more than max_share of the round's examples could not be used: a model of what was left over.
 
     Args:
-        example_count: all examples of the round, the unusable ones included.
+        example_count: all examples of the round, unusable examples included.
         reasons: {reason: count}; the most frequent stands in the sentence.
     """
     if unusable_count <= max_share * example_count:

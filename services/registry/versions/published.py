@@ -53,7 +53,7 @@ _MAX_DRAFT_CHARACTERS = 4 * 1024 * 1024
 
 
 def check_draft(draft: VersionDraft) -> None:
-    """Raises InvalidInput when the draft cannot become a version, whatever the state of its round."""
+    """Raises InvalidInput when the draft cannot become a version in any state of its round."""
     check_manifest(draft.files)
     check_documents(
         evaluation=draft.evaluation, environment=draft.environment, unusable=draft.unusable, timings=draft.timings

@@ -1,7 +1,7 @@
 """Versions that were made elsewhere: a SavedModel that a person brings, beside those that rounds make.
 
-Such a version has a round of its own that is done when it begins: it has no events, and its trigger is `pushed`. Where
-nobody has judged it, no alias moves and a person promotes it; where a trainer has measured it beside the live version,
+Such a version has a round that is done when it begins: it has no events, and its trigger is `pushed`. Where
+it was not judged, no alias moves and a person promotes it; where a trainer has measured it beside the live version,
 the gate decides as it does about a round's candidate. No round starts from it, as it has no checkpoint: the head of the
 model's line stays where it was, and the line's next version is judged as before.
 """
@@ -73,7 +73,7 @@ def push_version(
 
     Args:
         origin: where the files came from, in the pusher's words.
-        measured: None: nobody judges it.
+        measured: None: it is not judged.
 
     Raises:
         NotFound: there is no such model. Conflict: it is archived, or the signature is of another version number.

@@ -115,7 +115,7 @@ def newest_letters(
 
 
 def _by_record(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
-    """In order; a record holds letters of one schema version, so many and so large at most, but at least one."""
+    """In order; a record holds letters of a single schema version, up to a number and a size, at least one letter."""
     part: list[DeadLetter] = []
     part_bytes = 0
     for letter in letters:

@@ -138,7 +138,7 @@ def cut_sound(value: bytes) -> tuple[dict[int, bytes], list[Damaged]]:
     """The sound examples by their number, and the stretches between them.
 
     Where a length is damaged, the next frame is looked for byte by byte: it is where a length matches its checksum and
-    its data theirs. What lies before it counts as one.
+    its data theirs. What lies before it counts as a single damaged record.
     """
     sound: dict[int, bytes] = {}
     damaged: list[Damaged] = []

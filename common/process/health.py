@@ -18,7 +18,7 @@ class Health:
     """Readiness as a set of named conditions, each set by the part of the service that knows.
 
     Thread-safe. A service is ready when it is not stopping and every condition holds. Listeners hear of each
-    change of readiness (gRPC health follows by one).
+    change of readiness (gRPC health follows by a listener).
     """
 
     def __init__(self, *conditions: str) -> None:

@@ -168,8 +168,8 @@ OFF = Tracing()
 
 def open_tracing(service: str, sample: float) -> Tracing:
     """Args:
-        sample: the share of requests without a traceparent that are traced, 0 to 1; 0: nothing is traced, whatever a
-            traceparent says.
+        sample: the share of requests without a traceparent that are traced, 0 to 1; 0: no request is traced, even with
+            a traceparent.
 
     Raises:
         InvalidInput: OpenTelemetry is not installed, or does not take what OTEL_* says.

@@ -21,7 +21,7 @@ class JobState(StrEnum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
-    """Nothing came out; `told` has the reason."""
+    """No result came out; `told` has the reason."""
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ SMALLEST_FILE_BYTES = 4 * 1024 * 1024
 """A smaller file travels whole: to look for a patch takes longer than it saves."""
 GENTLE_BYTES = 32 * 1024
 """Of one write. Linux keeps what one write(2) brings in one piece of memory (a folio), up to megabytes, and copies
-several of them to a process that later reads a big part of the file at once, during which nothing else gets the core,
-whatever its priority: 31 ms for a file written by the megabyte, 1.4 ms for a file written like this. TensorFlow reads a
-variable with one call."""
+several of them to a process that later reads a big part of the file at once, during which no other thread gets
+the core, of any priority: 31 ms for a file written by the megabyte, 1.4 ms for a file written like this. TensorFlow
+reads a variable with one call."""
 _BLOCK_BYTES, _LOOKS = 64, 64
 PIECE_BYTES = 1024 * 1024
 _SAMPLE_BYTES, _WORTH_IT = 16 * 1024, 0.8

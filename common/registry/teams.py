@@ -1,8 +1,8 @@
 """Trainers that compute one round together: what they and the registry say to each other about it.
 
-The trainer that has the round's lease is the chief, the others are its members. A trainer that has nothing of its own
-to do offers its processes; the chief asks for a team out of those that are offered, and keeps it by asking again. What
-is not said again for OFFER_SECONDS is no longer so.
+The trainer that has the round's lease is the chief, the others are its members. A trainer without a round offers its
+processes; the chief asks for a team out of the offered processes, and keeps it by asking again. An offer or a team that
+is not repeated for OFFER_SECONDS has ended.
 """
 
 from dataclasses import dataclass, field

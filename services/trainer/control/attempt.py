@@ -35,7 +35,7 @@ _END_GRACE_SECONDS = 10.0
 """How long a child may take to exit after its last message."""
 _MAX_RETRY_INTERVAL_SECONDS = 1.0
 MAX_DEATHS = 3
-"""So many deaths of a round's process, in whatever trainer, fail the round."""
+"""A round whose process died this often, in any of the trainers, fails."""
 _MOST_WORDS = 500
 """Of how a round's process died, in the round's progress."""
 
@@ -126,7 +126,7 @@ class Attempt:
         self._renew_at = self._started_at + self._settings.lease_ttl_seconds / 3
 
     def step(self, stop: Stop, timeout_seconds: float) -> Ending | None:
-        """Waits for so long for messages of the child and takes due steps; returns the ending once it has ended."""
+        """Waits at most the timeout for messages of the child and takes due steps; the ending, once it has ended."""
         child = self._child
         assert child is not None, "start() comes first"
         try:

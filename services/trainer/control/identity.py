@@ -39,7 +39,7 @@ def holder_id(data_dir: Path, chosen: str) -> str:
 
 
 def holder_secret(data_dir: Path) -> str:
-    """The secret that gets this trainer, and nobody else, its running round back: random, in a file that only its user
+    """The secret that gets this trainer alone its running round back: random, in a file that only its user
     reads."""
     return _kept(data_dir / "trainer-secret", secrets.token_urlsafe(32))
 

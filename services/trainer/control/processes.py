@@ -1,8 +1,8 @@
 """The processes that rounds run in: forked from the zygote, or kept with the data that a round of the same model needs.
 
-A process whose round has ended well may wait for the next, and so may a process that has scored a version. So many
-of each kind wait at once, the process that has waited longest goes first; a process goes, too, after so many rounds,
-when it has grown, and whatever else happens to it: nothing is lost with it but the time to build its model again.
+A process whose round has ended well may wait for the next, and so may a process that has scored a version. The
+number of each kind has a bound, and the process that has waited longest goes first; a process goes, too, after a number
+of rounds, when it has grown, and by any accident: only the time to build its model again is lost with it.
 """
 
 import logging
@@ -164,7 +164,7 @@ def _key_of(assignment: RoundAssignment) -> Key:
 
 
 def _own_bytes(pid: int) -> int:
-    """Memory that it shares with nobody; 0 once it is gone."""
+    """Memory that it shares with no other process; 0 once it is gone."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

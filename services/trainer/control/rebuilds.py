@@ -1,5 +1,5 @@
 """Versions that are trained again for a comparison, and models made elsewhere that are measured: jobs of the registry,
-one at a time, between two rounds, under nobody's lease.
+one at a time, between two rounds, under no round's lease.
 
 The registry keeps the request and the result: of several trainers any may take it, and if that trainer dies
 another does.
@@ -50,7 +50,7 @@ class Rebuilds:
             return None
 
     def run(self, job: Job, zygote: ZygoteClient, stop: Stop) -> None:
-        """In the thread that owns the zygote; until it has ended, whichever way."""
+        """In the thread that owns the zygote; returns once the job has ended, well or not."""
         self.job, began = job, time.monotonic()
         work_dir = self._settings.data_dir.absolute() / "rebuilds" / job.job_id
         named = {"model": job.model, "version": job.version}

@@ -11,7 +11,7 @@ from services.trainer.protocol.messages import Figures
 
 @dataclass(frozen=True)
 class Question:
-    """Has an answer of its own, so that an answer that comes too late goes to nobody."""
+    """Each question has its own answer, so that an answer that comes too late reaches no later question."""
 
     assignment: RoundAssignment
     answer: Future[Figures] = field(default_factory=Future)

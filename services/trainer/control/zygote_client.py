@@ -61,7 +61,7 @@ class RoundChild:
 
 
 class ZygoteClient:
-    """Used by one thread only, the one that starts it: the kernel kills the zygote when that thread ends.
+    """Used only by the thread that starts it: the kernel kills the zygote when that thread ends.
 
     Args:
         round_function: "module:function", a RunRound.
@@ -174,7 +174,7 @@ class ZygoteClient:
             child.is_signal_refused = True
 
     def wait(self, child: RoundChild, timeout_seconds: float) -> list[Message]:
-        """The child's new messages, after at most so long. Its `status` is set when it has ended.
+        """The child's new messages, at the latest after the timeout. Its `status` is set when it has ended.
 
         The last messages come no later than the status does.
         """

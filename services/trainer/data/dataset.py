@@ -80,7 +80,7 @@ def read_blocks(
 
     Args:
         start: a block's `next_position`, to go on after that block.
-        readers: above 1, so many partitions are read ahead by threads; the blocks are the same.
+        readers: above 1, this number of partitions is read ahead by threads; the blocks are the same.
         traces: gets those of the records that are read, in order, 64 and a record's at most.
 
     Raises:

@@ -45,7 +45,7 @@ class InputCounts:
         rank: of the member.
         read_records, read_bytes: from the log, for all members.
         received_bytes: from the other members.
-        taken_over_records: of the read ones, those that a member which was lost should have read.
+        taken_over_records: of the records read, those that a lost member should have read.
         waited_seconds: for stretches, by the rank of the member that they came from.
     """
 

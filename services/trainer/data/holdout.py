@@ -1,7 +1,7 @@
 """Which examples are held out: each has a key of 64 bits, and those whose seeded hash of it is small enough are.
 
-The key is of where an example is in the log, or of what it has to stay together with. So one that is read again, in
-whatever blocks and by whichever trainer, falls on the same side; nothing about it needs saving.
+The key is of where an example is in the log, or of what it has to stay together with. So an example that is read
+again, in other blocks or by another trainer, falls on the same side; nothing about it needs saving.
 """
 
 from collections.abc import Sequence

@@ -188,7 +188,7 @@ def _features_of(example: bytes) -> Mapping[str, Feature]:
 
 
 def _value_of(feature: Feature) -> Key | None:
-    """The first value; None of a feature without one, and of numbers that are no key."""
+    """The first value; None of a feature without values, and of numbers that are no key."""
     kind = feature.WhichOneof("kind")
     if kind == "float_list":
         return 0 if feature.float_list.value else None

@@ -21,12 +21,12 @@ EVERY = 1_000
 """Samples between two beginnings."""
 _SHARES = np.geomspace(0.01, 0.9, 12)
 _MOST_BEGINNINGS = 32
-"""Older ones are given up: capital that is thrown away breaks no guarantee."""
+"""Older beginnings are given up: capital that is thrown away breaks no guarantee."""
 _MOST_LOG = 700.0
 
 
 def highest_mean(mean: float, count: int, alpha: float) -> float:
-    """The largest mean of variables between 0 and 1 of which `count` independent ones have this mean, or a lower one,
+    """The largest mean of variables between 0 and 1 of which `count` that are independent have this mean, or less,
     with a chance of alpha at least (Hoeffding 1963, "Probability inequalities for sums of bounded random variables",
     theorem 1)."""
 

@@ -61,7 +61,7 @@ class Track:
         self.places = np.concatenate([self.places, places])[-window:]
 
     def _place_of(self, value: str) -> int:
-        """The first MOST_SLICES values that come have a place, but for long ones: the state has a bound."""
+        """The first MOST_SLICES values that come have a place, except long values: the state has a bound."""
         if not 0 < len(value) <= LONGEST_VALUE:
             return _NO_SLICE
         found = next((place for place, part in enumerate(self.slices) if part.value == value), len(self.slices))

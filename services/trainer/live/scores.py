@@ -28,8 +28,8 @@ class Scores:
         edges: between the parts, rising; empty where the version has no counts.
         before: of its answers to held-out examples, by part.
         counts: of the window that is not whole yet.
-        windows: whole ones so far.
-        newest: what the last of them said; {} before the first.
+        windows: whole windows so far.
+        newest: the result of the last whole window; {} before the first.
         alarm: the same of the last that had shifted, with its number.
     """
 

@@ -80,7 +80,7 @@ class Watched:
         return self.schema.feature(self.definition.label)
 
     def labelled(self, event: Mapping[str, Any]) -> tuple[str, float] | None:
-        """The key of a decoded event and its label, a word by its place in the vocabulary; None: it lacks one."""
+        """The key of a decoded event and its label, a word by its place in the vocabulary; None without both."""
         key, label = (event.get(name) for name in (self.labels_by.key, self._label.name))
         if key is None or label is None or not len(key) or not len(label):
             return None

@@ -55,7 +55,7 @@ class _Used(dict[_Key, _Kept]):
     def used(
         self, key: _Key, begin: Callable[[], _Kept], *, goes_on: Callable[[_Kept], bool] = lambda judge: True
     ) -> _Kept:
-        """The one that is known, where it goes on, or another."""
+        """What is known of the key, where that goes on, or a new beginning."""
         known = self.pop(key, None)
         self[key] = begin() if known is None or not goes_on(known) else known
         return self[key]

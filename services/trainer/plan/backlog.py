@@ -140,7 +140,7 @@ class Backlog:
         return self.examples if self.ripe_at == math.inf else self.examples_from({})
 
     def newest(self, start: Position, end: Position, *, max_examples: int) -> dict[int, int]:
-        """Where the newest records of [start, end) begin that hold at most so many examples, in a round's order."""
+        """Where the newest records of [start, end) begin that hold at most `max_examples`, in a round's order."""
         readers = [
             found.records_from(partition, start[partition], self.ripe_at)
             for partition, found in self._partitions.items()
@@ -156,7 +156,7 @@ class Backlog:
         return position
 
     def cut(self, start: Position, *, max_examples: int) -> Stretch:
-        """The records from `start` on, in a round's order, as many as hold at most so many examples.
+        """The records from `start` on, in a round's order, as many as hold at most `max_examples`.
 
         A record is never split: a record that alone holds more is taken alone. A partition that `start` does not name
         begins at its own start.

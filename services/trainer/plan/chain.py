@@ -9,14 +9,14 @@ planned again before anything new has come.
     became the head                    begin = its end                    begin = its end
     was not promoted                   begin = its start: judged again    begin = its end; its stretch is left out
                                        with what followed
-    was rolled back by somebody        as the model says (Model.rolled_back): begin = the head's end, or behind what
+    was rolled back by hand            as the model says (Model.rolled_back): begin = the head's end, or behind what
                                        only versions learned that production was moved back from
     was undone to forget events        begin = the head's end: what is kept of what followed is new again
     failed                             as if it had never been planned    the same
 
-A stretch that is judged again comes on top of the max_round_examples new ones. When it has grown past
-max_round_examples itself, only its newest so many are judged again (`Backlog.newest`): the oldest, which were judged at
-least twice by then, are left out. A new definition judges everything since the head's end anew.
+A stretch that is judged again comes on top of the max_round_examples new examples. When it has grown past
+max_round_examples itself, only its newest max_round_examples are judged again (`Backlog.newest`): the oldest, which
+were judged at least twice by then, are left out. A new definition judges everything since the head's end anew.
 
 Where triggers.on_failure is leave_out, a range on which max_failures rounds in a row have failed is left out: that of
 the first of them, since later ones had grown.

@@ -2,7 +2,7 @@
 how old events would have been when a version had learned them, and how far its versions would have been behind.
 
 Time goes from record to record, by their ingest times, and to the times that a trigger waits for; `decide` of
-triggers.py decides as it does for the planner. A round takes as long as the model's rounds of so many examples took,
+triggers.py decides as it does for the planner. A round takes as long as the model's rounds of as many examples took,
 and nothing fires while it runs. Every version is taken to pass its gate. Facts of versions that never
 were are not replayed but listed: their live quality, and on_drift.
 """
@@ -259,7 +259,7 @@ class Replays:
             the fields of Outcome}]}
 
         Raises:
-            InvalidInput: the section is none, or so much cannot be replayed.
+            InvalidInput: the section is no triggers section, or the log is too long to be replayed.
             NotFound: no such model. Conflict: its log is damaged, or holds nothing since then.
         """
         state, bounds = self._planner.known(model)

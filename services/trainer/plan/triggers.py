@@ -58,7 +58,7 @@ class Situation:
     """Rounds that failed in a row."""
     last_failure: str = ""
     judged_before: int = 0
-    """Examples that wait beside the fresh ones: of versions that were rolled back or rejected."""
+    """Examples that wait beside the fresh examples: of versions that were rolled back or rejected."""
     unlabelled: int = 0
     """Examples that wait for their labels, in none of the counts above."""
     upstream: int = 0

@@ -47,7 +47,7 @@ class HeldOut:
 
 @dataclass
 class RoundData:
-    """The range of one round. Blocks are kept in memory after the first pass where they fit: parsed ones after the
+    """The range of one round. Blocks are kept in memory after the first pass where they fit: parsed blocks after the
     pass that fits statistics, until the next has transformed them."""
 
     log: Reading

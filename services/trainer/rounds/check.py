@@ -121,7 +121,7 @@ class _OneRound:
 
 
 def check(work_dir: Path, send: Callable[[dict[str, Any]], None], *, whole: bool) -> None:
-    """As said above; whatever goes wrong is told, nothing is raised."""
+    """Sends the messages that the module's docstring lists; every failure is sent, too, and none is raised."""
     step = "read the definition"
 
     def begin(name: str) -> None:

@@ -66,7 +66,7 @@ def environment_of(assignment: RoundAssignment) -> dict[str, Any]:
 
 
 def misses_gpu() -> bool:
-    """Whether TensorFlow was built for GPUs and finds none where the machine shows one: rounds then take the CPU. As
+    """Whether TensorFlow was built for GPUs and finds none where the machine shows a GPU: rounds then take the CPU. As
     `environment_of`: in a round's process only."""
     is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
     return has_gpu() and tf.test.is_built_with_cuda() and not is_hidden and not tf.config.list_physical_devices("GPU")
@@ -93,7 +93,7 @@ def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[str, ...]:
-    """A sentence for each thing that can change the arithmetic and is not the same; unrecorded ones say nothing."""
+    """A sentence for each thing that can change the arithmetic and is not the same; unrecorded things make none."""
     return tuple(
         f"{name.replace('_', ' ')} was {there[name]} where the version was trained and is {here[name]} here"
         for name in _COMPARED
@@ -104,7 +104,7 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[str,
 def memory_of_devices() -> tuple[dict[str, Any], ...]:
     """{"device", "memory_bytes", "peak_bytes"} of each that TensorFlow computes on, CPU:0 first.
 
-    Other parts of the CPU share the memory of CPU:0 and are not told apart. Asked in a process that has started
+    Other parts of the CPU share the memory of CPU:0 and count with it. Asked in a process that has started
     TensorFlow.
     """
     found: list[dict[str, Any]] = [{"device": "CPU:0", **_of_process()}]

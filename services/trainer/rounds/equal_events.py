@@ -9,8 +9,8 @@ _MOST_DISTINCT = 4_000_000
 
 
 class EqualEvents:
-    """Adds up the blocks of one pass. Memory holds 64 bits for each held-out event, and for each trained one that
-    differs; past four million of these the counts are too small."""
+    """Adds up the blocks of one pass. Memory holds 64 bits for each held-out event, and for each distinct
+    trained event; past four million of these the counts are too small."""
 
     def __init__(self) -> None:
         self._trained = {name: _Distinct() for name in ("features", "event")}

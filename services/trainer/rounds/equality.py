@@ -23,7 +23,7 @@ def equal_keys(raw: Raw, schema: Schema, count: int) -> Keys:
 
 
 def _hashes(values: tf.Tensor, feature: Feature) -> Keys:
-    """uint64 [n], whatever the lists of other events fill these up to."""
+    """uint64 [n]; the same for an event however far the lists of other events pad its own."""
     bits = _bits(values)
     if feature.is_scalar:
         return bits[:, 0].astype(np.uint64)

@@ -146,7 +146,7 @@ class Scores:
         return scores
 
     def settle(self, *, most_waiting: int = 0) -> None:
-        """Until so many scores at most are still to come; none, once the evaluator is gone."""
+        """Waits until at most `most_waiting` scores are still to come; none, once the evaluator is gone."""
         while len(self._waiting) > (most_waiting if self._evaluator.is_there else 0):
             path, scores = self._waiting[0]
             answer = self._evaluator.answer()

@@ -1,8 +1,8 @@
 """The export stage: a program is exported and tried once, later versions of it write their state beside its files.
 
 What a program follows from is its key: definition, schema, code, libraries, devices, shapes of the state, and what
-layers have adapted. The second version of a program is tried as the first one is, so that constants show which code of
-one's own draws anew in each round; then one in `trial_every`, chosen by the round's id. An export of program and state
+layers have adapted. The second version of a program is tried as the first is, so that constants show which code of
+the user draws anew in each round; then one version in `trial_every`, by the round's id. An export of program and state
 that does not answer as its model is made as a whole instead, and its program is forgotten.
 """
 
@@ -54,7 +54,7 @@ class Export:
 
     Attributes:
         fresh: tries it; None for a worker, which exports nothing.
-        sample: serialized Examples of the round, for requests; nothing is tried without one.
+        sample: serialized Examples of the round, for requests; without a sample no version is tried.
         add: writes what else belongs to the program, below the version's folder: libraries, and the graph's drawing.
     """
 

@@ -1,5 +1,5 @@
 """What a round found in its features: values without an id, defaults that stand in for absent ones, values that no
-statistics take, scales that do not go together; said with the version."""
+statistics take, scales that do not go together; facts of the version."""
 
 from collections import Counter
 

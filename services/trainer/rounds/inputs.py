@@ -78,7 +78,7 @@ class Parent:
         return model
 
     def give_to(self, model: Model) -> None:
-        """Has a model of the same definition, with this one's statistics, answer as it."""
+        """Has a model of the same definition, with this parent's statistics, answer as the parent."""
         adapters.restore_frozen(model, self.checkpoint.arrays, self.checkpoint.state.get("averages", {}))
 
 

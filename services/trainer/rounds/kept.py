@@ -1,6 +1,6 @@
 """What a round's process keeps for the next round of the same definition: its program, and the version that it made.
 
-A round that begins with a kept program must end as with one that is built for it. So all that a program holds is given
+A round that begins with a kept program must end as with a new program. So all that a program holds is given
 to it anew (program.py); where rows of an estimator's tables mean something else, it takes the initial values of a model
 that is built for the round. Where neither can be, it is built and traced anew: a table that has outgrown its room, a
 parent of another definition, Python values of a module that a round has changed (families/python_state.py).
@@ -28,7 +28,7 @@ _MOST_BYTES = 256 * 1024 * 1024
 
 
 class NotAsFreshError(Exception):
-    """What a round with a kept program has done may be other than what a new process does: take it again in one."""
+    """A round with a kept program may have done other than in a new process: take it again in a new process."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Kept:
     def program_for(
         self, inputs: RoundInputs, assignment: RoundAssignment, registry: RoundRegistry, statistics: Statistics
     ) -> Program | None:
-        """The kept one, ready to be begun; None where it has to be built anew: `cold_because` then says why."""
+        """The kept program, ready to be begun; None where it has to be built anew: `cold_because` then says why."""
         assert self._own is not None, "these inputs are of what is kept"
         assert inputs.parent is not None, "and so is their parent"
         program = self._own.program

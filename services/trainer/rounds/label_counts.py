@@ -12,9 +12,9 @@ from services.trainer.families.heads import BuiltHead, ByHead
 _CLASSES = ("binary", "multiclass")
 _NUMBERS = ("regression", "count")
 _MUCH_WORSE = 1.5
-"""Times the loss of the constant answer, from which a model is said to be worse: less may be a small slice's chance."""
+"""Times the loss of the constant answer, from which the model counts as worse: less may be a small slice's chance."""
 _SURE, _WORSE = 100, 1.0
-"""The same where so many held-out labels say what the constant answer comes to."""
+"""From this number of held-out labels on, which are no chance, any loss above the constant answer's is worse."""
 _ENOUGH = 20
 """Held-out events from which outputs say what they are."""
 _PERFECT = 1e-3
@@ -60,7 +60,7 @@ class LabelCounts:
     """Adds up the trained examples of a pass."""
 
     def __init__(self, heads: Sequence[BuiltHead], *, has_estimator_network: bool) -> None:
-        """`has_estimator_network`: numbers of another size than 1 can be told to it by `standardize`."""
+        """`has_estimator_network`: `standardize` is the remedy for its numbers of another size than 1."""
         self._heads = heads
         self._found, self._held_out = ({head.name: _Labels() for head in self._heads} for _ in range(2))
         self._may_standardize = has_estimator_network

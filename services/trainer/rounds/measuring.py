@@ -99,7 +99,7 @@ def measure(
     Where the slice is small, both are judged on the window's examples as well, which count as nothing else.
 
     The parent is frozen, so what it predicts for these is what it predicted before the candidate learned them. A
-    held-out example that the candidate cannot score is unusable and in nobody's slice.
+    held-out example that the candidate cannot score is unusable and in no slice.
     """
     judged = _Pass(model, parent, features)
     for block in data.prepared(model):
@@ -118,7 +118,7 @@ class _Pass:
     """What is gathered block by block.
 
     Attributes:
-        compared: both sides on the examples that judge them, earlier ones of the window among them.
+        compared: both sides on the examples that judge them, with the window's earlier examples.
         tally: of the round's own examples.
     """
 
@@ -230,7 +230,7 @@ class _Pass:
 
 
 def _newest_event_time(schema: Schema, block: PreparedBlock) -> list[float]:
-    """Epoch seconds; empty where none of the block's examples has one."""
+    """Epoch seconds; empty where none of the block's examples has an event time."""
     name = schema.event_time
     if name is None:
         return []

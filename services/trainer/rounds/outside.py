@@ -33,8 +33,8 @@ class RoundRegistry(Protocol):
 
 
 class Outside:
-    """Thread-safe; also for processes that this one has forked. Raises the six, and PermissionDenied: it is no business
-    of this round's."""
+    """Thread-safe; also for processes that this process has forked. Raises the six, and PermissionDenied where
+    a call is no business of this round."""
 
     def __init__(self, channel: int) -> None:
         """`channel`: the descriptor by which the process is connected to control."""

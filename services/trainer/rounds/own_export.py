@@ -58,7 +58,7 @@ class _Source:
         return definition, definition.seen(schema)
 
     def digests(self, *, with_variables: bool) -> object:
-        """Equal ones are of the same export; without variables, of exports with the same graph."""
+        """Equal digests are of the same export; without variables, of exports with the same graph."""
         chosen = (
             file for file in self.files if file.path.startswith((*_GRAPH, *([_VARIABLES] if with_variables else [])))
         )

@@ -66,7 +66,7 @@ class LeftOut:
     rows: int
 
     def count(self, block_index: int, examples: int) -> int:
-        """Of a block with so many examples to train on."""
+        """The examples that are still to come in a block with `examples` to train on."""
         if block_index < self.block_index:
             return 0
         return examples - (self.rows if block_index == self.block_index else 0)
@@ -117,7 +117,7 @@ class RoundPace:
         self._before = self._reached(rows, len(self.curve) - self._before.losses)
 
     def came_from(self, examples: int) -> None:
-        """Takes up a point without a state of its own: a trainer before this one measured nothing on the way."""
+        """Takes up a point that has no state of the pace: an older trainer measured nothing on the way."""
         self._before = replace(self._before, examples=examples)
 
     def steps_left(self, step: int) -> int | None:
@@ -154,7 +154,7 @@ class RoundPace:
             self.left_out = LeftOut(self.ended, at.block_index, at.rows)
 
     def finish(self) -> None:
-        """After the last step: one more evaluation, and the best one's weights where they are asked for."""
+        """After the last step: one more evaluation, and the weights of the best where they are asked for."""
         if self.evaluate is not None and self.training.step != self._evaluated_at:
             is_over = self.ended
             self._measure(self._before)

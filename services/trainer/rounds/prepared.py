@@ -29,9 +29,9 @@ _WHY = {
 class ParsedBlock:
     """Attributes:
     index: 0 for the round's first block.
-    examples: the serialized ones that parse; `raw`, `held_out` and `calibrating` (bool), `crcs` and `equal` have one
+    examples: the serialized examples that parse; `raw`, `held_out` and `calibrating` (bool), `crcs` and `equal` have a
         row for each.
-    calibrating: those of the held-out ones by which heads are calibrated.
+    calibrating: those of the held-out examples by which heads are calibrated.
     equal: as equality.py gives them.
     refused: (serialized, reason) of the others.
     absent: in which of `examples` an optional feature is absent, so that its default stands in: bool, by feature.
@@ -57,7 +57,7 @@ class PreparedBlock:
         trained_rows, held_out_rows: their rows in the parsed block, int64.
         sample: a few usable examples, serialized, by row of the parsed block, a held-out one first; with the shortest
             and the longest list of each input of any length.
-        outside: values without an id of their own, by feature, trained and held out together.
+        outside: values without their own id, by feature, trained and held out together.
         present: all values of the same features.
         absent, crcs, equal: as ParsedBlock has them.
         example_count: the examples that parse.
@@ -148,7 +148,7 @@ def _groups(parsed: ParsedBlock, name: str) -> tf.Tensor | None:
 
 
 def _refuse_classes(model: Answering, head: BuiltHead, raw_labels: tf.Tensor, misplaced: NDArray[np.bool_]) -> None:
-    """Raises DefinitionFailedError where so many labels have no class that the model is wrong and not the events.
+    """Raises DefinitionFailedError where labels have no class so often that the model is wrong and not the events.
 
     Without this the model is trained on what is left, and a share of what it is asked about has no answer.
     """

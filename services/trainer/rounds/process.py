@@ -106,7 +106,7 @@ class _Process:
         report(word)
 
     def following(self, means: ExitStack) -> RunRound:
-        """What runs the next round; `means` end with the last one."""
+        """What runs the next round; `means` end with the last round."""
 
         def run(assignment: RoundAssignment, report: Report, stop_requested: Callable[[], bool]) -> RunRound | None:
             with ExitStack() as ending:

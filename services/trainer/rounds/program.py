@@ -83,7 +83,7 @@ class Program:
         return True
 
     def take_parent(self, parent: Parent) -> bool:
-        """Has `parent` answer as this one, which is of the same definition and schema; False where it cannot."""
+        """Has `parent`, of the same definition and schema, answer as this program; False where it cannot."""
         arrays = parent.checkpoint.arrays
         if self.parent is None or not self.has_parent_alike or not adapters.holds_layers(self.parent, arrays):
             return False

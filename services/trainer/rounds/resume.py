@@ -54,7 +54,7 @@ class Resumed:
 
 
 class ResumePoints:
-    """Saves and loads the points of one round; a save that is cut short leaves the one before in force."""
+    """Saves and loads the points of one round; a save that is cut short leaves the point before it in force."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ResumePoints:
         self.saved_count = 0
 
     def begin(self, step: int, *, interval_steps: int | None) -> None:
-        """Where this attempt starts, and after how many steps a point is due whatever the clock says."""
+        """Where this attempt starts, and after how many steps a point is due at any time of the clock."""
         self._saved_step, self._interval_steps = step, interval_steps
 
     def is_due(self, step: int) -> bool:
@@ -129,7 +129,7 @@ class ResumePoints:
         return Resumed(place, Checkpoint(arrays, saved.state), losses, best)
 
     def _remove_all_but(self, paths: set[str]) -> None:
-        """Of a point that was written here and not kept, other shards and their index would be read with this one."""
+        """Shards and an index that a point left here which was not kept would be read with the point that is loaded."""
         for path in [*self._directory.rglob("*")]:
             if path.is_file() and path.relative_to(self._directory).as_posix() not in paths:
                 path.unlink()

@@ -1,6 +1,6 @@
 """By which rule a round holds out events. The plan names it, so that a version made by an older rule can be rebuilt.
 
-position   where an event is in the log: the same share of whatever events
+position   where an event is in the log: the same share of all events
 group      the value of a feature (`evaluation: {split_by}`): a user's or a session's events stay together
 equal      the features: equal events stay together (`evaluation: {keep_equal_together}`)
 content    the event's bytes; of plans that name no rule (before November 2026), where none is of a group
@@ -29,7 +29,7 @@ Mask = NDArray[np.bool_]
 class Split:
     """Attributes:
     by: the feature of a group.
-    filling: makes of an event of somebody else's topic the bytes that it had under the rule of content.
+    filling: makes of an event of another system's topic the bytes that it had under the rule of content.
     """
 
     rule: str
@@ -69,7 +69,7 @@ class Split:
         return self.rule == "position"
 
     def judging(self, block: Block, kept: Sequence[int], raw: Raw, equal: Keys) -> list[int]:
-        """Which of these examples are held out and calibrate nothing: the ones that judge later rounds as well."""
+        """Which of these examples are held out and calibrate nothing: they judge later rounds as well."""
         held_out, calibrating = self.masks(block, kept, raw, equal)
         return [kept[row] for row in np.flatnonzero(held_out & ~calibrating).tolist()]
 

@@ -88,7 +88,7 @@ def check_begins_alike(team: Team, captured: Callable[[], Arrays]) -> None:
 
 
 def warnings_of(course: Mapping[str, Any]) -> dict[str, str]:
-    """Where the processes were compared with one, which was faster."""
+    """Whether several processes or a single one was faster, where the round compared them."""
     compared = course.get("workers_compared", {})
     if not compared or compared["step_seconds"] <= compared["alone_step_seconds"]:
         return {}
@@ -152,7 +152,7 @@ def _set_up(assignment: RoundAssignment) -> tuple[str, ...]:
 
 
 def _of_worker(assignment: RoundAssignment, rank: int) -> RoundAssignment:
-    """The same round, with a folder of its own."""
+    """The same round in the worker's folder."""
     work_dir = Path(assignment.work_dir) / f"worker-{rank}"
     work_dir.mkdir(exist_ok=True)
     return replace(assignment, work_dir=str(work_dir), process_dir="")

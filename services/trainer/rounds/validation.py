@@ -17,7 +17,7 @@ from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.prepared import PreparedBlock, chosen
 
 MOST_EXAMPLES = 50_000
-"""Of the range's beginning. So many say what there is to say, and memory holds them."""
+"""Of the range's beginning. This number shows a faulty model well enough, and memory holds it."""
 
 
 class Validation:

@@ -66,7 +66,7 @@ class Window:
 
     Attributes:
         ranges: as the plan says.
-        most: examples on which a round is judged, its own ones included, unless it has more.
+        most: examples on which a round is judged, its own included, unless it has more.
         fault: why the ranges could not be read; the round is judged on its own examples then.
     """
 

@@ -1,8 +1,8 @@
 """A process that has imported TensorFlow and run no operation, forked once per round.
 
-A fork is ready in a fraction of a second where a fresh process takes seconds, and whatever a round leaks ends with it.
-The zygote stays single-threaded, so a fork copies no lock that another thread holds: numpy's BLAS is told to keep to
-one thread, and neither TensorFlow's runtime nor gRPC is started before the fork.
+A fork is ready in a fraction of a second where a fresh process takes seconds, and all that a round leaks ends with it.
+The zygote stays single-threaded, so a fork copies no lock that another thread holds: numpy's BLAS is held to a
+single thread, and neither TensorFlow's runtime nor gRPC is started before the fork.
 
 services/trainer/protocol/forking.py says how control talks to it.
 """

@@ -32,7 +32,7 @@ def start_from_seed(seed: int, *, keeps_kernels: bool = False) -> keras.Variable
             would end the kernels of every traced function in the process: the next step took 0.4 s for new ones.
 
     Returns:
-        The state of Keras's own generator, which layers without one of their own draw from; it belongs to the model.
+        The state of Keras's own generator, which layers without a generator draw from; it belongs to the model.
     """
     if keeps_kernels:
         keras_internals.start_from_seed(seed % 2**32)

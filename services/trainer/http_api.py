@@ -84,7 +84,7 @@ class ForgetRequest(Asking):
 
 
 class ReplayRequest(BaseModel):
-    """`triggers`: a policy beside the one in force, as model.yaml has it. `since`: epoch seconds."""
+    """`triggers`: a policy beside the policy in force, as model.yaml has it. `since`: epoch seconds."""
 
     model_config = ConfigDict(extra="forbid")
     triggers: dict[str, Any] | None = None

@@ -90,7 +90,7 @@ def taking_state(layer: keras.layers.Layer) -> Iterator[None]:
 
 
 def nodes_of(network: keras.Model) -> list[Any] | None:
-    """The calls of a functional or sequential network, from its inputs on; None for another one."""
+    """The calls of a functional or sequential network, from its inputs on; None for any other network."""
     functional = getattr(network, "_functional", None) if isinstance(network, keras.Sequential) else network
     by_depth = getattr(functional, "_nodes_by_depth", None)
     return None if by_depth is None else [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
@@ -139,7 +139,7 @@ def momentums_of(optimizer: keras.optimizers.ScheduleFreeAdamW) -> Variables:
 
 
 def rate_of(optimizer: keras.optimizers.Optimizer) -> object:
-    """The learning rate as it was given: a schedule stays one."""
+    """The learning rate as it was given: a schedule stays a schedule."""
     return getattr(optimizer, "_learning_rate", None)
 
 

@@ -24,7 +24,7 @@ class TrainerSettings(ServiceSettings):
     data_dir: Path = Path("build/trainer")
     registry_address: str = "127.0.0.1:8700"
     event_log: str
-    """`segments:/absolute/dir` or `kafka:host:port[,host:port]`; the one that ingest writes."""
+    """`segments:/absolute/dir` or `kafka:host:port[,host:port]`; the log that ingest writes."""
     round_event_log: str = ""
     """The same Kafka as the rounds' processes are to reach it, in which authors' code runs: with the credentials of a
     user who may read. Empty: EVENT_LOG. Dead letters are written by the trainer itself."""

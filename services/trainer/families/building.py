@@ -37,7 +37,7 @@ def build(
     """Builds it from the seed: equal arguments give equal initial weights and equal variable paths.
 
     Args:
-        tables: by name, what an estimator takes in place of embedding tables of its own.
+        tables: by name, what an estimator takes in place of new embedding tables.
 
     Raises:
         DefinitionFailedError: a user's module does not give a usable model.

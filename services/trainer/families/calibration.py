@@ -74,7 +74,7 @@ def restore(calibrators: Iterable[tuple[str, Calibrator]], arrays: Mapping[str, 
 
 
 def _temperature(logits: Floats, labels: Floats, weights: Floats) -> float:
-    """The one from 1/20 to 20 of the least cross-entropy, which has one valley in 1/T: by golden section."""
+    """The temperature from 1/20 to 20 of the least cross-entropy, which has one valley in 1/T: by golden section."""
     low, high, ratio = np.log(0.05), np.log(20.0), (np.sqrt(5.0) - 1.0) / 2.0
 
     def entropy(at: float) -> float:

@@ -48,7 +48,7 @@ class Compiled:
 def compiled_of(
     network: keras.Model, path: str, *, heads: Sequence[Head], optimizer: Optimizer, own_loss: object
 ) -> Compiled:
-    """Raises DefinitionFailedError for what cannot be used, or is said in two places."""
+    """Raises DefinitionFailedError for what cannot be used, or stands in two places."""
     has_train_step, computes_loss = _overrides(network, "train_step"), _overrides(network, "compute_loss")
     for name in _NEVER_CALLED:
         if _overrides(network, name):
@@ -160,7 +160,7 @@ def _refuse_untaught(loss: object, path: str, heads: Sequence[Head]) -> None:
 
 
 def _refuse_probabilities(loss: object, path: str, heads: Sequence[Head]) -> None:
-    """A cross-entropy of Keras's takes probabilities unless it is told otherwise; the model's outputs are logits."""
+    """A cross-entropy of Keras takes probabilities unless `from_logits` is set; the model's outputs are logits."""
     if loss is None or all(head.task in REGRESSORS for head in heads):
         return
     found = keras.losses.get(loss)

@@ -12,7 +12,7 @@ Its signature takes the stream's features by their names. What it gives is found
 | quantiles                     | quantiles [n, levels]                                           |
 | embedding                     | embedding                                                       |
 
-Of several heads each is called <head>/<output>. With one head and one output, that one is meant whatever its name is.
+Of several heads each is called <head>/<output>. With one head and one output, the output is that head's, of any name.
 """
 
 from collections.abc import Callable, Mapping

@@ -42,7 +42,7 @@ class BuiltHead:
     Attributes:
         class_count: 2 for binary, k for multiclass and multilabel, 0 for numbers.
         units: numbers that the network gives per example.
-    calibrator: where the definition asks for one.
+    calibrator: where the definition asks for calibration.
     """
 
     head: Head
@@ -101,7 +101,7 @@ class BuiltHead:
         A label that is missing is 0 or zeros.
 
         Args:
-            groups: of a ranking, int64 [n], below 2^24; None: all are one.
+            groups: of a ranking, int64 [n], below 2^24; None: all are one group.
         """
         if self.task == "ranking":
             relevance = tf.cast(tf.reshape(raw, [-1]), tf.float32)
@@ -126,7 +126,7 @@ class BuiltHead:
         return tf.cast(flat, spec.dtype) if self.label.dtype != "string" else _places(self.label, flat)
 
     def is_label(self, labels: tf.Tensor) -> tf.Tensor:
-        """bool [n]: the label is one that the task can have."""
+        """bool [n]: the task can have the label."""
         if self.task == "embedding":
             return labels >= 0
         if labels.dtype == tf.int64:
@@ -211,7 +211,7 @@ def built_heads(
 
 
 def answered_by(heads: Iterable[BuiltHead], others: Iterable[BuiltHead]) -> dict[str, str]:
-    """For each head the one of the others that answers the same question, of the same name where there is one."""
+    """For each head the head among `others` that answers the same question, by preference of the same name."""
     found = dict[str, str]()
     theirs = list(others)
     for head in heads:

@@ -86,7 +86,7 @@ def unknown_to_keras(
 
 
 def nothing_to_train(unknown: Made) -> DefinitionFailedError:
-    """Said of a model without trainable variables that Keras knows of."""
+    """For a model without trainable variables that Keras knows of."""
     made = next((variable for reference in unknown if (variable := reference()) is not None), None)
     why = f"; it made {_described(made)}" if made is not None else ""
     return DefinitionFailedError(f"the model has nothing to train: no trainable variables{why}")

@@ -63,7 +63,7 @@ class Run:
     """What a hook works with.
 
     Attributes:
-        optimizer: the one that counts the steps, in `iterations`.
+        optimizer: counts the steps, in `iterations`.
         state: the variables that hook_state asked for, by name.
         is_between_blocks, is_stopped: of on_block, and whether one has called `stop`.
     """

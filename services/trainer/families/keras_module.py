@@ -128,7 +128,7 @@ def _symbolic(schema: Schema, name: str, definition: Definition) -> keras.KerasT
 
 
 def _taught_outputs(names: tuple[str, ...], definition: Definition, path: str) -> dict[str, str]:
-    """The output of each head: the one of its name; of a single head also the one of its label's, or the only one."""
+    """The output of each head: that of its name; of a single head also that of its label's name, or the only output."""
     heads = definition.heads
     if len(heads) == 1:
         head = heads[0]

@@ -175,7 +175,7 @@ class BuiltModel:
 
     @property
     def exported(self) -> list[object]:
-        """Lookup tables and plain tf.Variables anywhere in the network too: an export has to be told of each."""
+        """Lookup tables and plain tf.Variables anywhere in the network too: an export has to track each."""
         found = tf.train.TrackableView(self.network).descendants()
         resources = [
             resource

@@ -60,7 +60,7 @@ def check_width(head: BuiltHead, width: int, path: str) -> None:
 
 
 def check_own_losses(module: UserModule, definition: Definition, path: str) -> None:
-    """Raises DefinitionFailedError where a loss belongs to no head, or is said in two places."""
+    """Raises DefinitionFailedError where a loss belongs to no head, or stands in two places."""
     if module.loss is None:
         return
     names = [head.name for head in definition.heads]

@@ -17,7 +17,7 @@ from services.trainer.families.reasons import DefinitionFailedError
 
 _FOLDER = "assets.extra/operations"
 _loaded: dict[str, Any] = {}
-"""By digest of the library: a process registers an operation once, in whichever definition it comes."""
+"""By digest of the library: a process registers an operation once, for all definitions that bring it."""
 
 
 def load(libraries: Sequence[str], package: str, folder: Path) -> None:

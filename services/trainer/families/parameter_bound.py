@@ -15,7 +15,7 @@ _FLOAT_BYTES = 4
 
 @contextmanager
 def at_most(most: int) -> Iterator[None]:
-    """What is built inside makes at most so many parameters, all its variables together.
+    """The variables of what is built inside have at most `most` parameters together.
 
     The weights of a layer are refused before they are made; of a variable that no layer makes the size is known when
     it is there. While it lasts, Keras's Layer.add_weight is this one, for the whole process.

@@ -80,7 +80,7 @@ class Signature:
     Attributes:
         inputs: the raw features that it takes, in order of name.
         answer: decoded features (features/decoding.py) to named outputs; becomes a graph.
-        context: names of inputs of which it takes one row, whatever the others have.
+        context: names of inputs of which it takes one row, however many the others have.
     """
 
     inputs: tuple[Feature, ...]
@@ -243,11 +243,11 @@ class Trainable(Protocol):
 
     @property
     def rows_left(self) -> int:
-        """Examples of the last block that it did not come to, because the pace said that the round is over."""
+        """Examples of the last block that it did not come to, because the pace ended the round."""
 
     @property
     def added(self) -> Losses:
-        """Of each loss that `train_block` returned last, what regularisers and layers added; NaN: nobody can say."""
+        """Of each loss that `train_block` returned last, what regularisers and layers added; NaN: unknown."""
 
     @property
     def norms(self) -> Losses:

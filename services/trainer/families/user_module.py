@@ -1,4 +1,4 @@
-"""A definition's Python file: its files written out, loaded under a package of their own, its functions by name."""
+"""A definition's Python file: its files written out, loaded as a package, its functions by name."""
 
 import importlib
 import sys

@@ -43,7 +43,7 @@ class Wiring:
         return {self.taught[head]: value for head, value in by_head.items()}
 
     def weights_by_output(self, by_head: Mapping[str, tf.Tensor]) -> Any:
-        """Of a single head the tensor itself, whatever the network returns."""
+        """Of a single head the tensor itself, however the network names its outputs."""
         return next(iter(by_head.values())) if len(by_head) == 1 else self.by_output(by_head)
 
     def taught_outputs(self, outputs: Any) -> Any:

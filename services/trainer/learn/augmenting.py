@@ -72,7 +72,7 @@ class Augmentation:
         return {name: [layer.label for layer in layers] for name, layers in section.items()}
 
     def _seed_layer(self, layer: keras.layers.Layer, number: int) -> int:
-        """Sets its generators; the number of the next one."""
+        """Sets its generators; the number of the next generator."""
         counter = tf.cast(calls_of(inner_of(self._optimizer)).value, tf.int64) * _DRAWS % 2**32
         for variable in filter(is_seed, layer.variables):
             state = tf.cast(tf.stack([self._seed.read_value(), counter]), variable.dtype)

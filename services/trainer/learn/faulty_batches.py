@@ -59,7 +59,7 @@ class FaultyBatches:
         aside: int,
         seen: int,
     ) -> tuple[list[Losses], int, dict[int, str]]:
-        """Takes the steps up to the batch at fault again, then that one without its culprits.
+        """Takes the steps up to the batch at fault again, then that batch without its culprits.
 
         Args:
             known_good: the batches before it.

@@ -1,4 +1,4 @@
-"""How large gradients and updates are, per layer, in one step of every so many (`training.norms_every_steps`).
+"""How large gradients and updates are, per layer, in one of every `training.norms_every_steps` steps.
 
     gradient_norm/<layer>    Euclidean norm of the layer's gradients, before they are clipped; `all` is the whole model
     update_ratio/<layer>     norm of what the step changed over the norm of what was there; 0 where all was 0
@@ -39,7 +39,7 @@ class Norms:
         gradients: Sequence[Any],
         variables: Sequence[keras.Variable],
     ) -> tf.Tensor:
-        """Has the optimizer apply the gradients; float32 [names], NaN where the step is not one that is measured."""
+        """Has the optimizer apply the gradients; float32 [names], NaN where the step is not measured."""
 
         def apply() -> None:
             optimizer.apply(gradients, variables)

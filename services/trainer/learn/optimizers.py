@@ -36,7 +36,7 @@ def make_optimizer(training: Training, *, name: str = "") -> keras.optimizers.Op
 
 
 def inner_of(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """The one that takes the steps: inside a scaling of the loss, or itself."""
+    """The optimizer that takes the steps: inside a scaling of the loss, or itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 

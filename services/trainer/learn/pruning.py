@@ -1,7 +1,7 @@
 """Zeros in kernels, made while training: `training.prune`.
 
-After every step the smallest values of each kernel, by magnitude, are set to zero, so many as the step asks for. Which
-they are follows from the values alone: a resumed or rebuilt round finds the same ones, and nothing else is kept.
+After every step the smallest values of each kernel, by magnitude, are set to zero, as many as the step asks for. Which
+they are follows from the values alone: a resumed or rebuilt round finds the same values, and nothing else is kept.
 
 The share rises as target * (1 - (1 - progress)^3): Zhu and Gupta, To prune, or not to prune, 2017, equation 1.
 """

@@ -60,7 +60,7 @@ class Fault:
 
 class Steps:
     """Args:
-    optimizers: the first one counts the steps; a module with a train_step of its own may have several.
+    optimizers: the first counts the steps; a module with its own train_step may have several.
     """
 
     def __init__(
@@ -296,7 +296,7 @@ class Steps:
         return loss, added, norms
 
     def _train_batch(self, columns: Columns, labels: ByHead, weights: ByHead) -> tuple[tf.Tensor, ...]:
-        """The loss, NaN where a gradient is not finite; what was added in it, NaN where nobody can say; and norms."""
+        """The loss, NaN where a gradient is not finite; what was added in it, NaN where that is unknown; and norms."""
         if self._by_user.has_train_step:
             return self._users_step(columns, labels, weights), tf.constant(np.nan), self._norms.unknown
         loss, added, gradients = self._gradients(columns, labels, weights)

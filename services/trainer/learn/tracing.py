@@ -29,7 +29,7 @@ class StepTracer:
         return min(left, self._first - self._taken) if self._taken < self._first else left
 
     def call(self, function: Callable[[], T], *, batches: int) -> T:
-        """Calls a function that takes so many batches."""
+        """Calls a function that takes `batches` at once."""
         if not self._first <= self._taken < self._end:
             self._taken += batches
             return function()

@@ -118,7 +118,7 @@ class Training:
 
     @property
     def optimizer(self) -> keras.optimizers.Optimizer:
-        """The one that counts the steps."""
+        """The optimizer that counts the steps."""
         return inner_of(self._optimizers[0])
 
     @property
@@ -243,7 +243,7 @@ class Training:
 
     @contextmanager
     def _own_rates(self) -> Iterator[None]:
-        """Constant learning rates stay those of the module whatever is restored: a parent may have had another."""
+        """Constant learning rates stay those of the module after a restore: a parent may have had another."""
         kept = self._rates()
         yield
         for variable, value in kept:

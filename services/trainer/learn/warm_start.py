@@ -34,7 +34,7 @@ _UNREADABLE = (
 )  # fmt: skip
 """What numpy, h5py and zipfile raise for damaged files."""
 _MOST_TIMES, _ALWAYS_READ_BYTES = 100, 64 * 1024 * 1024
-"""A file may grow by so many times when it is read, and always to so many bytes."""
+"""The factor by which a file may grow when it is read, and the bytes to which every file may."""
 
 
 @dataclass(frozen=True)

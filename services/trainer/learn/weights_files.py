@@ -45,7 +45,7 @@ class Elsewhere:
 
 
 def write(folder: Path, arrays: Arrays, *, shard_bytes: int, elsewhere: Elsewhere | None = None) -> None:
-    """Whatever `folder` held of weights is gone afterwards; each file is written aside first.
+    """Weights that `folder` held are gone afterwards; each file is written aside first.
 
     Args:
         elsewhere: what need not be written; the file gets a second name here.

@@ -33,7 +33,7 @@ def lacking(error: tf.errors.OpError) -> str:
 
 class Compilations:
     """Attributes:
-    text: HLO of a step; empty where nobody asked for it.
+    text: HLO of a step; empty where it was not asked for.
     """
 
     def __init__(self) -> None:
@@ -55,6 +55,6 @@ class Compilations:
         return {_FILE_NAME: self.text} if self.text else {}
 
     def facts(self) -> dict[str, Any]:
-        """Of the steps since `begin`; `fusions`: kernels that are several operations in one."""
+        """Of the steps since `begin`; `fusions`: kernels of several operations each."""
         fused = {"fusions": len(_FUSION.findall(self.text))} if self.text else {}
         return {"batch_sizes": sorted(self._sizes), "compilations": len(self._sizes - self._before)} | fused

@@ -186,7 +186,7 @@ class Counts(keras.layers.Layer):
 
 
 def part_names(parts: int) -> list[str]:
-    """Of the variables of a table in so many parts."""
+    """Of the variables of a table in `parts` parts."""
     return ["table"] if parts == 1 else [f"part_{number}" for number in range(parts)]
 
 

@@ -160,7 +160,7 @@ def _recurrent_layers(
 def _table_of(
     spec: Embedding, specs: Mapping[str, FeatureSpec], parameters: EstimatorParameters, tables: dict[str, LookedUp]
 ) -> LookedUp:
-    """The one that is there, or a new one, which is put in."""
+    """The table that is there, or a new table, which is put in."""
     if spec.table not in tables:
         tables[spec.table] = EmbeddingTable(
             id_count(categorical(specs, spec.name)),

@@ -27,7 +27,7 @@ _SCORE_ROWS = 4096
 
 
 class TreesModel:
-    """`booster`: XGBoost's bytes, empty before the first tree; whoever grows them puts them here."""
+    """`booster`: XGBoost's bytes, empty before the first tree; the grower puts them here."""
 
     def __init__(self, definition: Definition, schema: Schema, statistics: Statistics) -> None:
         assert definition.trees is not None

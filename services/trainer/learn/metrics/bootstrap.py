@@ -98,7 +98,7 @@ _kept_draws = lru_cache(maxsize=2)(_draws)
 
 
 def _units(data: Judged) -> NDArray[np.int64]:
-    """What is drawn as one: an example, or the examples of a group."""
+    """What is drawn as a unit: an example, or the examples of a group."""
     if "group" in data.columns:
         return np.unique(data.columns["group"], return_inverse=True)[1].astype(np.int64)
     return np.arange(data.count)

@@ -25,10 +25,10 @@ class Part:
 
 
 class Cut:
-    """The values of one SliceBy over all examples, held out and trained ones, as numbers."""
+    """The values of one SliceBy over all examples, held out and trained, as numbers."""
 
     def __init__(self, by: SliceBy, wanted: Sequence[Values] = ()) -> None:
-        """`wanted`: values that have metrics of their own however rare they are."""
+        """`wanted`: values that have their own metrics however rare they are."""
         self.by, self._wanted = by, set(wanted)
         self._known: dict[Values, int] = {}
 

@@ -17,7 +17,7 @@ def ece(data: Judged, option: float | None) -> Weighed:
 
 
 OfClasses = Callable[[Floats, Floats, Floats], float | None]
-"""By class: weight of the right ones, of its labels, of its predictions."""
+"""By class: weight of the right predictions, of its labels, of its predictions."""
 
 
 def by_class(value_of: OfClasses) -> Callable[[Judged, float | None], Weighed]:

@@ -127,7 +127,7 @@ class Comparison:
     def _intervals(
         self, cuts: Sequence[tuple[_Column, Part]], masks: Sequence[NDArray[np.bool_]], slices: Sequence[dict[str, Any]]
     ) -> dict[str, Any]:
-        """By metric over all examples; those of a slice are written into what is told of it."""
+        """By metric over all examples; those of a slice are written into its report."""
         candidate, parent = self._sides["candidate"], self._sides["parent"]
         if not candidate.count:
             return {}

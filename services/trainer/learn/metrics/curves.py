@@ -1,4 +1,4 @@
-"""What a page can draw of a version: a few dozen points, bounded whatever the number of examples.
+"""What a page can draw of a version: a few dozen points for any number of examples.
 
 | task        | drawings                                                                                             |
 |-------------|------------------------------------------------------------------------------------------------------|
@@ -125,7 +125,7 @@ _DRAW: Mapping[str, Callable[[Judged], Drawing]] = {
 
 
 def _thinned(across: Floats, up: Floats) -> list[list[float]]:
-    """At most so many of the points, evenly along the way across and up, the first and the last among them."""
+    """At most _POINTS of the points, evenly along the way across and up, the first and the last among them."""
     length = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(across)) + np.abs(np.diff(up)))])
     wanted = np.linspace(0.0, length[-1], _POINTS)
     chosen = np.unique([0, *np.searchsorted(length, wanted[1:-1]).tolist(), len(length) - 1])
@@ -157,13 +157,13 @@ def _confusion(
 
 
 def _most_frequent(totals: Floats) -> NDArray[np.int64]:
-    """The classes that occur, the most frequent first, so many at most."""
+    """The classes that occur, the most frequent first, at most _SHOWN_CLASSES."""
     order = np.argsort(-totals, kind="stable")[:_SHOWN_CLASSES]
     return order[totals[order] > 0]
 
 
 def _histogram(values: Floats, weights: Floats) -> list[list[float]]:
-    """Twenty equally wide steps between the 1st and the 99th percentile; what lies beyond is in the outer ones."""
+    """Twenty equally wide steps between the 1st and the 99th percentile; what lies beyond is in the outer steps."""
     low, high = (numbers.percentile_of(values, percent)(weights) or 0.0 for percent in (1, 99))
     if not high > low:
         return [[low, high, 1.0]]

@@ -45,7 +45,7 @@ def mrr(data: Judged, option: float | None) -> Weighed:
 
 
 def _mean_of_groups(data: Judged, of_group: Callable[[Floats, Floats], float | None]) -> Weighed:
-    """Each group weighs as the mean of its examples; not defined where nobody says which belong together."""
+    """Each group weighs as the mean of its examples; not defined where no feature names the groups."""
     if "group" not in data.columns:
         return lambda weights: None
     _, group, sizes = np.unique(data.columns["group"], return_inverse=True, return_counts=True)

@@ -1,4 +1,4 @@
-"""What is kept of each example to measure it: a few float64 columns by task, whatever the number of classes.
+"""What is kept of each example to measure it: a few float64 columns by task, for any number of classes.
 
 Every metric is prepared once from these columns and is then a function of the weights alone. So one example may weigh
 more than another, a slice is a choice of rows, and a resample of the bootstrap costs sums and no sorting.
@@ -52,7 +52,7 @@ class Judged:
 
     Attributes:
         weights: [n].
-        rows: int64 [n], which example of the slice each is; candidate and parent may have scored different ones.
+        rows: int64 [n], which example of the slice each is; candidate and parent may have scored different examples.
         levels: of a quantile head.
         class_count: 0 where there are no classes.
     """

@@ -11,7 +11,7 @@ MOST_EXAMPLES = 4096
 def nearest_accuracy(data: Judged, option: float | None) -> Weighed:
     """Of the examples that have another of their label, the share whose nearest other example by cosine is one.
 
-    Recall at 1; of equally near ones the first counts.
+    Recall at 1; of equally near examples the first counts.
     """
     labels, vectors = data.labels[:MOST_EXAMPLES], data.outputs[:MOST_EXAMPLES]
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -89,7 +89,7 @@ def prepared(metric: Metric, data: Judged) -> Weighed:
 
 
 def measured(metrics: tuple[Metric, ...], data: Judged) -> dict[str, float]:
-    """By name; a metric that is not defined on these examples is left out, and every one where nothing weighs."""
+    """By name; a metric that is not defined on these examples is left out, and every metric where nothing weighs."""
     if not data.weights.sum() > 0:
         return {}
     values = {metric.name: prepared(metric, data)(data.weights) for metric in metrics}

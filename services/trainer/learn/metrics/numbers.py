@@ -73,7 +73,7 @@ def absolute_error_percentile(data: Judged, option: float | None) -> Weighed:
 
 
 def percentile_of(values: Floats, percent: float) -> Weighed:
-    """The smallest value with `percent` of the weight at or below it; where that is met exactly, the mean with the next.
+    """The smallest value with `percent` of the weight at or below it; where it is met exactly, the mean with the next.
 
     NumPy's averaged_inverted_cdf, with weights: the median of an even number of equal weights is the mean of two.
     """

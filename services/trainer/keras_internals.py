@@ -106,6 +106,12 @@ def has_compiled_metrics(network: keras.Model) -> bool:
     return getattr(network, "_compile_metrics", None) is not None
 
 
+def asks_for_xla(network: keras.Model) -> bool:
+    """compile(jit_compile=True), also where Keras puts it back with a warning: under determinism, as in every round,
+    `network.jit_compile` is False. "auto" asks for nothing then."""
+    return bool(network._compile_config.config["jit_compile"])
+
+
 # optimizers
 
 

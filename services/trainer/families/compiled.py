@@ -16,14 +16,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from common.definition.heads import REGRESSORS, Head
 from common.definition.optimizers import Optimizer
 from services.trainer.families.authors_code import called
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.families.wiring import Wiring
-from services.trainer.keras_internals import has_compiled_metrics
+from services.trainer.keras_internals import asks_for_xla, has_compiled_metrics
 
 _NEVER_CALLED = ("fit", "train_on_batch", "make_train_function", "evaluate", "test_step", "predict_step")
 
@@ -129,10 +128,10 @@ def _refuse_options(network: keras.Model, path: str) -> None:
             f"{path}: compile(steps_per_execution={network.steps_per_execution}) cannot be used: a round takes all the "
             f"steps of a block in one call already"
         )
-    if network.jit_compile and not tf.config.list_physical_devices("GPU"):  # with one, it is Keras's default
+    if asks_for_xla(network):
         raise DefinitionFailedError(
-            f"{path}: compile(jit_compile=True) cannot be used: rounds run without XLA, whose results depend on the "
-            f"machine; leave it out"
+            f"{path}: compile(jit_compile=True) cannot be used: Keras takes it back where results are exact; say "
+            f"training.jit_compile in model.yaml"
         )
 
 

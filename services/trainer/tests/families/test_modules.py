@@ -296,7 +296,7 @@ def test_what_is_served_are_the_averages_and_what_goes_on_are_the_weights(tmp_pa
         (COMPILED.replace("from_logits=True", ""), {}, "takes probabilities, the outputs are logits"),
         (COMPILED.replace("metrics=[", "run_eagerly=True, metrics=["), {}, "run_eagerly"),
         (COMPILED.replace("metrics=[", "steps_per_execution=4, metrics=["), {}, "steps_per_execution=4"),
-        (COMPILED.replace("metrics=[", "jit_compile=True, metrics=["), {}, "jit_compile=True"),
+        (COMPILED.replace("metrics=[", "jit_compile=True, metrics=["), {}, "say training.jit_compile in model.yaml"),
         (SUBCLASSED.replace("def call", "def test_step(self, data): ...\n\n    def call"), {}, "test_step"),
         (SUBCLASSED.replace("def call", "def fit(self, data): ...\n\n    def call"), {}, "its own fit, which nothing"),
         (SUBCLASSED.replace('"late"', '"main"'), {}, "name the taught output after the label, late"),
@@ -324,6 +324,7 @@ def test_what_is_served_are_the_averages_and_what_goes_on_are_the_weights(tmp_pa
         ),
     ],
 )  # fmt: skip
+@pytest.mark.filterwarnings("ignore:Model doesn't support `jit_compile=True`")
 def test_what_cannot_be_used_is_refused_with_a_sentence(
     tmp_path: Path, source: str, sections: dict[str, Any], reason: str
 ) -> None:

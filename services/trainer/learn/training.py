@@ -101,8 +101,9 @@ class Training:
 
     def take_values(self, other: Trainable) -> None:
         assert isinstance(other, Training), "it fits"
+        own = self.variables
         for path, value in other.variables.items():
-            self.variables[path].assign(value.value)
+            own[path].assign(value.value)
 
     def begin_again(self, seed: int) -> None:
         self._seed, self.set_aside, self._seen, self.tracer = seed, {}, 0, None

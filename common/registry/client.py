@@ -247,6 +247,15 @@ class RegistryClient:
         missing = self._call(self._stub.MissingFiles, request).digests
         return self._files.upload(directory, files, missing, bases or {})
 
+    def upload_ahead(self, directory: Path, files: Sequence[FileEntry], *, bases: Mapping[str, Path]) -> int:
+        """Sends patches of big files while their digests, empty in `files`, are being taken: `upload` finds them there.
+        Returns the bytes sent; what the registry does not take is left to `upload`.
+
+        Args:
+            bases: as `upload` has it.
+        """
+        return self._files.upload_ahead(directory, files, bases)
+
     def download(
         self,
         files: Sequence[FileEntry],

@@ -17,7 +17,7 @@ from common.process.pace import Pace
 from common.process.retry import Retry
 from common.process.rpc_client import errors_from_status
 from common.registry.catalog import FileEntry
-from common.registry.patches import GENTLE_BYTES, SMALLEST_FILE_BYTES, patch_between, patched
+from common.registry.patches import GENTLE_BYTES, SAME, SMALLEST_FILE_BYTES, patch_between, patched
 from common.registry.paths import path_below
 from common.registry.presigned import pieces_at
 from common.whole_files import sync
@@ -88,6 +88,11 @@ class FileTransfer:
                 raise InvalidInput(f"there is no file {file.path} in {directory}")
         return _sum_in_parallel(wanted, lambda item: self._upload_patch(*item, bases) or self._upload_file(*item))
 
+    def upload_ahead(self, directory: Path, files: Sequence[FileEntry], bases: Mapping[str, Path]) -> int:
+        """Sends patches of files whose digests are not known yet, as far as the registry takes them; returns the bytes
+        sent."""
+        return sum(self._upload_patch(path_below(directory, file.path), file, bases) for file in files)
+
     def download(
         self, files: Sequence[FileEntry], directory: Path, pace: Pace, bases: Mapping[str, Path] | None = None
     ) -> int:
@@ -102,6 +107,8 @@ class FileTransfer:
                 patch = patch_between(old, new, file.size_bytes)
                 if patch is None:
                     continue
+                if patch == SAME:
+                    return 0
                 first = pb.UploadFileRequest(digest=file.digest, size_bytes=file.size_bytes, base_digest=base)
                 try:
                     starts = range(0, len(patch), _CHUNK_BYTES)

@@ -183,10 +183,10 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         with self._upload_place():
             blobs, digest, size_bytes = self._catalog.blobs, first.digest, first.size_bytes
             if first.base_digest:
-                size_bytes = blobs.receive_patch(digest, size_bytes, first.base_digest, chunks())
+                digest = blobs.receive_patch(digest, size_bytes, first.base_digest, chunks())
             else:
                 size_bytes = blobs.receive(digest, size_bytes, first.offset, chunks())
-        return pb.UploadFileResponse(digest=first.digest, size_bytes=size_bytes)
+        return pb.UploadFileResponse(digest=digest, size_bytes=size_bytes)
 
     @contextmanager
     def _upload_place(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ import hashlib
 import os
 import threading
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -141,11 +142,15 @@ class Blobs:
             if known is not None:
                 return known
             self._write_part(digest, size_bytes, offset, chunks, upload)
-            self._publish(digest, size_bytes, digest_of(self._part(digest)))
+            part = self._part(digest)
+            self._publish(part, digest, size_bytes, digest_of(part))
         return size_bytes
 
-    def receive_patch(self, digest: str, size_bytes: int, base: str, chunks: Iterable[bytes]) -> int:
-        """Takes a patch and stores the whole file that it makes of the base; returns the blob's size.
+    def receive_patch(self, digest: str, size_bytes: int, base: str, chunks: Iterable[bytes]) -> str:
+        """Takes a patch and stores the whole file that it makes of the base; returns the file's digest.
+
+        Args:
+            digest: what the file must have; empty where the sender takes it meanwhile.
 
         Raises:
             Conflict: the base is not here at that size, or lies at a URL. Send the whole file.
@@ -159,20 +164,23 @@ class Blobs:
             patch += chunk
             if len(patch) > most:
                 raise InvalidInput(f"a patch of a file of {size_bytes} bytes has at most {most}, more came")
-        with _disk_errors(digest), self._running_upload(digest) as upload:
-            known = self.size_of(digest)
-            if known is not None:
-                return known
+        name = digest or uuid.uuid4().hex
+        with _disk_errors(name), self._running_upload(name) as upload:
+            if digest and self.size_of(digest) is not None:
+                return digest
             try:
                 old = self._shelf.open(base)
             except FileNotFoundError:
                 raise Conflict(f"the base {base} has been collected; send the whole file") from None
-            with old, upload.turn(digest), self._part(digest).open("w+b") as part:
-                self._keep_room(part.fileno(), digest, size_bytes)
+            with old, upload.turn(name), self._part(name).open("w+b") as part:
+                self._keep_room(part.fileno(), name, size_bytes)
                 found = patched(part, old, bytes(patch), size_bytes, write_bytes=PIECE_BYTES)
                 upload.sealed = True
-            self._publish(digest, size_bytes, found, made_of=(base, bytes(patch)))
-        return size_bytes
+            if not digest and self.size_of(found) is not None:
+                self._part(name).unlink()
+                return found
+            self._publish(self._part(name), digest or found, size_bytes, found, made_of=(base, bytes(patch)))
+        return found
 
     def read(self, digest: str, offset: int = 0) -> Iterator[bytes]:
         """The blob's bytes from the offset on, in chunks of 1 MiB. The last comes only after all were verified.
@@ -341,9 +349,10 @@ class Blobs:
                 "for the catalog; make room"
             )
 
-    def _publish(self, digest: str, size_bytes: int, found: str, *, made_of: tuple[str, bytes] | None = None) -> None:
+    def _publish(
+        self, part: Path, digest: str, size_bytes: int, found: str, *, made_of: tuple[str, bytes] | None = None
+    ) -> None:
         """found: the digest of the part's bytes."""
-        part = self._part(digest)
         if found != digest:
             part.unlink()
             raise InvalidInput(f"the {size_bytes} bytes sent as {digest} hash to {found}")

@@ -45,7 +45,8 @@ class World:
         if base:
             patch = patch_between(io.BytesIO(self.content[base]), io.BytesIO(content), _BYTES)
             assert patch is not None
-            assert self.blobs.receive_patch(digest, _BYTES, base, [patch]) == _BYTES
+            named = digest if len(self.order) % 2 else ""  # the digest may be left to the registry
+            assert self.blobs.receive_patch(named, _BYTES, base, [patch]) == digest
         else:
             self.blobs.receive(digest, _BYTES, 0, [content])
         self.content[digest] = content

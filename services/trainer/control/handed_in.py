@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +15,13 @@ _HASHING = 2
 """Threads."""
 
 
-def manifest_of(directory: Path, *, most_bytes: int) -> tuple[FileEntry, ...]:
+def manifest_of(
+    directory: Path, *, most_bytes: int, meanwhile: Callable[[list[FileEntry]], None] = lambda found: None
+) -> tuple[FileEntry, ...]:
     """Every file below the directory, sorted by path, with its size and SHA-256; 0 bytes: any number.
+
+    Args:
+        meanwhile: is called while digests are taken, with the files, which have none yet.
 
     Raises:
         InvalidInput: there is something else than files and folders, a name that is no text, or too much of them.
@@ -30,8 +35,11 @@ def manifest_of(directory: Path, *, most_bytes: int) -> tuple[FileEntry, ...]:
             f"the round's files have {size_bytes} bytes, and may have {most_bytes} (TRAINER_MAX_VERSION_MIB)"
         )
     names = {inode: name for name, _, inode in reversed(found)}
-    with ThreadPoolExecutor(_HASHING) as pool:
+    sizes = {inode: size for _, size, inode in found}
+    with ThreadPoolExecutor(_HASHING + 1) as pool:
+        beside = pool.submit(meanwhile, [FileEntry(name, sizes[inode], "") for inode, name in names.items()])
         read = dict(zip(names, pool.map(lambda name: _entry(directory, name), names.values()), strict=True))
+        beside.result()
     return tuple(replace(read[inode], path=name) for name, _, inode in found)
 
 

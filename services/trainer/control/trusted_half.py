@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -236,11 +236,19 @@ class TrustedHalf:
         with self._turn:
             self._check_open()
             directory = Path(self._assignment.work_dir) / folder
-            files = manifest_of(directory, most_bytes=self._settings.max_version_mib << 20)
-            bases = self._bases_of(files) if folder == OUTPUT else {}
-            sent = self._registry.upload(directory, files, bases=bases)
+            bases, sent = dict[str, Path](), list[int]()
+
+            def send_ahead(found: list[FileEntry]) -> None:
+                """The registry makes files of patches while their digests are taken here."""
+                bases.update(self._bases_of(found) if folder == OUTPUT else {})
+                if bases:
+                    sent.append(self._registry.upload_ahead(directory, found, bases=bases))
+
+            most_bytes = self._settings.max_version_mib << 20
+            files = manifest_of(directory, most_bytes=most_bytes, meanwhile=send_ahead)
+            sent.append(self._registry.upload(directory, files, bases=bases))
             self._handed_in[folder] = files
-        return json.dumps({"bytes": sent, "files": [asdict(file) for file in files]}).encode()
+        return json.dumps({"bytes": sum(sent), "files": [asdict(file) for file in files]}).encode()
 
     def _put_resume_point(self, body: bytes) -> bytes:
         state = dict(calls.as_json(body)["state"])
@@ -306,7 +314,7 @@ class TrustedHalf:
             written = self._letters.write(places, most=self.version.events_unusable)
         return json.dumps({"letters": written}).encode()
 
-    def _bases_of(self, files: tuple[FileEntry, ...]) -> dict[str, Path]:
+    def _bases_of(self, files: Sequence[FileEntry]) -> dict[str, Path]:
         """Files of the parent that are on this trainer, by digest, bases of patches for `files`."""
         plan = self._assignment.plan
         sizes = {file.size_bytes for file in files if file.size_bytes >= SMALLEST_FILE_BYTES}

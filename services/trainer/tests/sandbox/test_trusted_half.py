@@ -413,8 +413,9 @@ def test_the_parents_files_are_what_patches_are_made_from(made: Callable[..., Gr
     plan = replace(ground.assignment.plan, parent_version=1)
     large = replace(_WEIGHTS, size_bytes=SMALLEST_FILE_BYTES)
     registry: Any = SimpleNamespace(
-        get_version=lambda *_: SimpleNamespace(files=(large, _WEIGHTS)), upload=ground.registry.upload
-    )
+        get_version=lambda *_: SimpleNamespace(files=(large, _WEIGHTS)), upload=ground.registry.upload,
+        upload_ahead=ground.registry.upload,
+    )  # fmt: skip
     lease = replace(ground.assignment.lease, round=replace(ground.assignment.round, plan=plan))
     means = Means(settings_of(ground.folder, max_version_mib=0), lambda digest: _DEFINITION)
     half = TrustedHalf(replace(ground.assignment, lease=lease), registry, means)
@@ -423,4 +424,9 @@ def test_the_parents_files_are_what_patches_are_made_from(made: Callable[..., Gr
     with theirs, ours:
         threading.Thread(target=taken, args=(ours, half), daemon=True).start()
         Outside(theirs.fileno()).upload(ground.output)
-    assert ground.registry.done[-1][-1] == {large.digest: ground.folder / "cache/m/1/checkpoint/weights.npz"}
+    bases = {large.digest: ground.folder / "cache/m/1/checkpoint/weights.npz"}
+    unnamed = FileEntry("weights", SMALLEST_FILE_BYTES, "")
+    named = replace(unnamed, digest=hashlib.sha256(bytes(SMALLEST_FILE_BYTES)).hexdigest())
+    assert ground.registry.done == [
+        ("upload", ground.output, [unnamed], bases), ("upload", ground.output, (named,), bases)
+    ]  # fmt: skip

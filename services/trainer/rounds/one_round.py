@@ -122,7 +122,8 @@ class RoundWork:
         if kept:
             kept.check()
             trained = replace(trained, process=kept.facts())
-        with self._stages.stage("export"):
+        with self._stages.stage("export"), ThreadPoolExecutor(1) as beside:
+            digest = beside.submit(checkpoint.weights_digest, trained.final.arrays)
             output, facts = publishing.write_files(
                 self._assignment, trained, measured, self._around.fresh, exporter=self._around.exporter
             )
@@ -134,8 +135,7 @@ class RoundWork:
             if self._tracer:
                 steps = self._tracer.traced_steps
                 publishing.write_profile(self._assignment, output, trained.training, self._seconds, traced_steps=steps)
-        with self._stages.stage("upload"), ThreadPoolExecutor(1) as beside:
-            digest = beside.submit(checkpoint.weights_digest, trained.final.arrays)
+        with self._stages.stage("upload"):
             files, facts["uploaded_bytes"] = self._registry.upload(output)
         with self._stages.stage("register"):
             unusable = Unusable.of(measured.unusable, self._seen_log, self._plan)

@@ -3,6 +3,7 @@
 tests/test_keras_internals.py holds each against what Keras does in public: an upgrade says which one has changed.
 """
 
+import math
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.utils.rng_utils import GLOBAL_RANDOM_SEED
 
@@ -31,6 +33,20 @@ def start_from_seed(seed: int) -> None:
 
 
 # variables
+
+
+SHARED_FROM_BYTES = 1024 * 1024
+
+
+def without_copy(variable: Any) -> Any:
+    """The variable, Keras's or TensorFlow's. A big one is read and assigned to without a copy from here until its rows
+    are updated or gathered: from then on TensorFlow copies it at each, and at that once, where its value is held
+    elsewhere."""
+    value = variable if isinstance(variable, tf.Variable) else variable.value
+    is_here = isinstance(value, tf.Variable) and value.shape.is_fully_defined() and value.device.endswith("CPU:0")
+    if is_here and math.prod(value.shape) >= SHARED_FROM_BYTES // 4:
+        tf.raw_ops.DisableCopyOnRead(resource=value.handle)
+    return variable
 
 
 def name_variable(variable: keras.Variable, path: str) -> None:

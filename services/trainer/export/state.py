@@ -16,6 +16,7 @@ from common.errors import DataLoss
 from common.registry.patches import SMALLEST_FILE_BYTES
 from common.saved_model.variables import INDEX_FILE, OBJECT_GRAPH, Variable, read_index
 from services.trainer.families.port import Model
+from services.trainer.keras_internals import without_copy
 from services.trainer.learn.weights_files import Elsewhere
 
 State = Mapping[str, tf.Variable]
@@ -59,7 +60,7 @@ def write(saved_model: Path, state: State, object_graph: bytes) -> None:
     (saved_model / _PREFIX).parent.mkdir(parents=True)
     prefix, names = tf.constant(str(saved_model / _PREFIX)), list(state)
     with tf.device("CPU:0"):
-        values = [tf.convert_to_tensor(one) for one in state.values()]
+        values = [tf.convert_to_tensor(without_copy(one)) for one in state.values()]
         tf.raw_ops.SaveV2(
             prefix=prefix,
             tensor_names=[*names, OBJECT_GRAPH],
@@ -92,7 +93,9 @@ def places_in(saved_model: Path, arrays: Mapping[str, NDArray[np.generic]], mode
         for name, one in state_of(model).items()
         if one.dtype.size * one.shape.num_elements() >= SMALLEST_FILE_BYTES
     )
-    written = {_address_of(np.asarray(one.read_value())): index.variables.get(name) for name, one in big_state}
+    written = {
+        _address_of(np.asarray(without_copy(one).read_value())): index.variables.get(name) for name, one in big_state
+    }
     data_file, found = saved_model / index.data_files()[0], dict[str, int]()
     with data_file.open("rb") as file:
         for path, array in big.items():

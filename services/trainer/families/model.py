@@ -25,6 +25,7 @@ from services.trainer.families.authors_code import called
 from services.trainer.families.bottleneck import Bottleneck
 from services.trainer.families.compiled import Compiled, measured_by
 from services.trainer.families.estimators.batch_tables import BatchTable
+from services.trainer.families.estimators.layers import of_frozen
 from services.trainer.families.heads import BuiltHead, ByHead
 from services.trainer.families.hooks import HookSet
 from services.trainer.families.model_fn import ModelFnEvaluation, ModelFnNetwork
@@ -38,6 +39,7 @@ from services.trainer.families.wiring import Wiring
 from services.trainer.features.parsing import Raw
 from services.trainer.features.statistics import Statistics
 from services.trainer.features.transform import Transform, Transformed
+from services.trainer.keras_internals import without_copy
 from services.trainer.shards.bits import is_seed
 from services.trainer.shards.gradients import Whole
 
@@ -393,7 +395,8 @@ class Scorer:
         self._call = model.compiled(self._scored, model.column_specs())
 
     def _scored(self, columns: Columns) -> dict[str, tf.Tensor]:
-        answers = self._model.outputs(columns, training=False)
+        with of_frozen():
+            answers = self._model.outputs(columns, training=False)
         return {head.name: head.calibrated(answers[head.name]) for head in self._model.heads}
 
     def __call__(self, columns: Columns, count: int) -> dict[str, NDArray[np.float32]]:
@@ -402,6 +405,8 @@ class Scorer:
             return {head.name: np.zeros((0, *head.output_width), np.float32) for head in self._model.heads}
         parts = []
         names = self._model.column_specs()
+        for variable in self._model.network.variables:
+            without_copy(variable)
         with blame_definition(self._model.definition.module or "the estimator"):
             for start in range(0, count, _SCORE_ROWS):
                 rows = {name: columns[name][start : start + _SCORE_ROWS] for name in names}

@@ -12,7 +12,6 @@ The same files make up a resume point.
 
 import hashlib
 import json
-import math
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -32,13 +31,13 @@ from services.trainer.families import calibration, layer_state
 from services.trainer.families.port import Carrying
 from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Arrays, Statistics
+from services.trainer.keras_internals import SHARED_FROM_BYTES, without_copy
 from services.trainer.learn import weights_files
 from services.trainer.learn.partitions import whole_tables
 from services.trainer.learn.weights_files import Elsewhere
 
 _APART = ("statistics/", layer_state.PREFIX, calibration.PREFIX)
 """What is restored elsewhere, or belongs to one version alone."""
-_SHARED_FROM_BYTES = 1024 * 1024
 WEIGHTS_PATH, STATE_PATH = "checkpoint/weights.npz", "checkpoint/state.json"
 IDENTITY_PATH = "checkpoint/identity.json"
 
@@ -107,16 +106,6 @@ def capture(variables: Mapping[str, keras.Variable]) -> dict[str, NDArray[np.gen
     }
 
 
-def without_copy(variable: Any) -> Any:
-    """The variable. A big one is read, and assigned to, without a copy from here to its next update: since updates of
-    rows TensorFlow copied it at each, 128 MB four times in a round. Now the first update of rows copies it, once."""
-    if math.prod(variable.shape) >= _SHARED_FROM_BYTES // 4:
-        value = variable.value
-        if isinstance(value, tf.Variable) and value.device.endswith("CPU:0"):
-            tf.raw_ops.DisableCopyOnRead(resource=value.handle)
-    return variable
-
-
 class _Captured(np.ndarray[Any, Any]):
     """A big array in the memory of a tensor, which variables take over without a copy."""
 
@@ -125,7 +114,7 @@ class _Captured(np.ndarray[Any, Any]):
 
 def _captured(tensor: tf.Tensor) -> NDArray[np.generic]:
     array = np.asarray(tensor)
-    if array.nbytes < _SHARED_FROM_BYTES or not tensor.device.endswith("CPU:0"):
+    if array.nbytes < SHARED_FROM_BYTES or not tensor.device.endswith("CPU:0"):
         return array
     held = array.view(_Captured)
     held.tensor = tensor

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import Losses, TrainingSet
+from services.trainer.keras_internals import without_copy
 from services.trainer.learn import bad_examples, nan_origin
-from services.trainer.learn.checkpoint import without_copy
 from services.trainer.learn.nan_origin import Origin
 from services.trainer.learn.steps import Fault, Steps
 

@@ -1,7 +1,9 @@
 """The layers between ids and numbers, and what a definition names of Keras for them. Variables are named after the
 features they belong to, one table per feature."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import keras
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 
 from common.definition.keras_names import ACTIVATIONS, INITIALIZERS, REGULARIZERS, Named
 
+_OF_FROZEN = ContextVar("rows are gathered from tensors", default=False)
 Regularizer: TypeAlias = keras.regularizers.Regularizer | None
 
 
@@ -219,13 +222,25 @@ def _weighted(rows: tf.Tensor, weights: tf.Tensor, combiner: str) -> tf.Tensor:
     return tf.math.divide_no_nan(total, size if combiner == "mean" else tf.sqrt(size))
 
 
+@contextmanager
+def of_frozen() -> Iterator[None]:
+    """For what is traced here, and whose variables are read `without_copy`: to gather rows where they lie copies the
+    whole of a variable whose value a checkpoint holds as well."""
+    token = _OF_FROZEN.set(True)
+    try:
+        yield
+    finally:
+        _OF_FROZEN.reset(token)
+
+
 def rows_of(table: tf.Tensor | keras.Variable, ids: tf.Tensor) -> tf.Tensor:
     """float32 [n, values, dimension]; zeros for id -1.
 
     A variable's rows are gathered where they lie: once an optimizer has updated rows, TensorFlow copies the whole of a
-    variable that is read as a tensor.
+    variable that is read as a tensor. Of a frozen model they are gathered from the tensor (`of_frozen`).
     """
-    rows = tf.gather(table.value if isinstance(table, keras.Variable) else table, tf.maximum(ids, 0))
+    is_variable = isinstance(table, keras.Variable) and not _OF_FROZEN.get()
+    rows = tf.gather(table.value if is_variable else tf.convert_to_tensor(table), tf.maximum(ids, 0))
     return rows * tf.cast(ids >= 0, tf.float32)[..., tf.newaxis]
 
 

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from services.trainer.families.estimators.layers import FactorTerms, rows_of
+from services.trainer.families.model import Scorer
 from services.trainer.learn import checkpoint
 from services.trainer.learn.training import Training
 from services.trainer.tests.families.test_estimators import EXAMPLES, built
@@ -119,3 +120,18 @@ def test_rows_of_a_variable_are_gathered_where_they_lie() -> None:
     assert "ResourceGather" in kinds
     assert "ReadVariableOp" not in kinds
     np.testing.assert_array_equal(rows(tf.constant([[2, -1, 0]], tf.int64)), [[[4.0, 5.0], [0.0, 0.0], [0.0, 1.0]]])
+
+
+def test_a_trained_table_is_scored_without_a_copy_of_it() -> None:
+    """Its value is held by the checkpoint as well."""
+    features = {
+        "word": {"type": "hashed", "bins": 100_000},
+        "word_vector": {"type": "embedding", "of": "word", "dimension": 8},
+    }
+    model, examples, _ = built({"features": features, "estimator": "dnn_classifier", "training": {"batch_size": 4}})
+    training = Training(model, seed=5)
+    training.train_block(examples, pass_index=0, block_index=0)
+    [path] = [path for path in training.paths if path.endswith("/table")]
+    captured = training.captured()[path]
+    Scorer(model)(examples.columns, examples.count)
+    assert np.shares_memory(training.captured()[path], captured)

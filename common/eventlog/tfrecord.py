@@ -35,7 +35,11 @@ _TABLE_LIMIT = 16_384
 
 def masked_crc32c(data: bytes) -> int:
     """The masked CRC32C of `data`, in [0, 2**32)."""
-    crc = crc32c(data)
+    return masked(crc32c(data))
+
+
+def masked(crc: int) -> int:
+    """Of a CRC32C: how TensorFlow stores it."""
     return int(((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF)
 
 

@@ -11,6 +11,9 @@ _FILES = (Path("/sys/fs/cgroup/cpu.pressure"), Path("/proc/pressure/cpu"))
 """Of this container; of the whole machine."""
 _SOME = re.compile(r"^some .*\btotal=(\d+)$", re.MULTILINE)
 _LOOK_SECONDS = 0.1
+_IDLE_SHARE, _BUSY_SHARE = 0.1, 0.3
+"""Of the time in which some thread waits for a core: up to the first, work in the background is as fast as it may be,
+from the second on as slow as it gets."""
 
 
 class CorePressure:
@@ -34,6 +37,19 @@ class CorePressure:
     def _waited(self) -> float:
         found = _SOME.search(self._read())
         return int(found[1]) / 1e6 if found else 0.0
+
+
+class YieldingRate:
+    """Bytes per second of work in the background, which takes a core from those who are waited for."""
+
+    def __init__(self, most: float, least: float, *, share: Callable[[], float] | None = None) -> None:
+        """share: of the time in which some thread waits for a core, as CorePressure says it."""
+        self._most, self._least = most, least
+        self._share = share or CorePressure().share
+
+    def __call__(self) -> float:
+        busy = min(1.0, max(0.0, self._share() - _IDLE_SHARE) / (_BUSY_SHARE - _IDLE_SHARE))
+        return self._most - busy * (self._most - self._least)
 
 
 def _read() -> str:

@@ -12,8 +12,7 @@ is alone in its session has the weight of a whole session, SCHED_IDLE or not. So
 import contextlib
 import functools
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
@@ -59,24 +58,13 @@ def leave_process_group() -> None:
 
 
 def step_back(priority: LoadPriority) -> None:
-    """Every thread of this process gives way to everybody else; threads that are started later do so too."""
+    """Every thread of this process gives way to everybody else; threads that are started later do so too.
+
+    For a whole process alone: a thread that gives way keeps Python's lock while it waits for a core.
+    """
     for thread_id in _threads(os.getpid()):
         with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
             _step_back(thread_id, priority)
-
-
-@contextlib.contextmanager
-def stepped_back(priority: LoadPriority) -> Iterator[None]:
-    """The calling thread alone gives way to everybody else, as do threads that it starts meanwhile.
-
-    For what holds no lock that others wait for, Python's own least of all: a thread that gives way keeps what it holds.
-    """
-    thread_id = threading.get_native_id()
-    _step_back(thread_id, priority)
-    try:
-        yield
-    finally:
-        _normalise(thread_id, priority)
 
 
 def stay_in_background(priority: LoadPriority) -> None:

@@ -40,6 +40,8 @@ class Variable:
     shard: int
     offset: int
     size_bytes: int
+    masked_crc32c: int
+    """Of its bytes, masked as in TFRecord files."""
 
     @property
     def value_count(self) -> int:
@@ -92,7 +94,7 @@ def check_sizes(index: Index, sizes: Mapping[str, int]) -> None:
 def _variable(value: bytes) -> Variable:
     entry = saved_model_pb2.BundleEntryProto.FromString(value)
     shape = shape_of(entry.shape) or ()
-    return Variable(dtype_name(entry.dtype), shape, entry.shard_id, entry.offset, entry.size)
+    return Variable(dtype_name(entry.dtype), shape, entry.shard_id, entry.offset, entry.size, entry.crc32c)
 
 
 def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.process.pressure import CorePressure
+from common.process.pressure import CorePressure, YieldingRate
 
 
 def test_the_share_is_that_of_the_time_since_the_last_look() -> None:
@@ -25,3 +25,8 @@ def test_a_kernel_that_does_not_count_has_no_pressure() -> None:
     pressure = CorePressure(read=lambda: "", now=lambda: seconds)
     seconds = 1.0
     assert pressure.share() == 0.0
+
+
+@pytest.mark.parametrize(("waiting", "expected"), [(0.05, 100e6), (0.2, 60e6), (0.3, 20e6), (0.9, 20e6)])
+def test_work_in_the_background_gives_way_where_threads_wait_for_cores(waiting: float, expected: float) -> None:
+    assert YieldingRate(100e6, 20e6, share=lambda: waiting)() == pytest.approx(expected)

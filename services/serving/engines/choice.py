@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from common.process.pace import Pace
 from services.serving.engines import litert_engine, onnx_engine, tensorflow_engine
 from services.serving.engines.candidate import Candidate, EngineRefused
 from services.serving.engines.conversion import Conversion, Conversions
@@ -59,9 +60,9 @@ class MixedModel:
         choices = {name: _Choice("", None, reason) for name, reason in self.reasons.items()}
         return MixedModel(self._reference.beside(), choices)
 
-    def take(self, directory: Path) -> None:
+    def take(self, directory: Path, pace: Pace | None = None) -> None:
         """As TensorFlowEngine.take."""
-        self._reference.take(directory)
+        self._reference.take(directory, pace)
 
     def values(self) -> Sequence[np.ndarray] | None:
         """As TensorFlowEngine.values."""

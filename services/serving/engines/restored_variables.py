@@ -19,6 +19,8 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 class _Expected(NamedTuple):
     dtype: tf.DType
     shape: tf.TensorShape
+    handle: str
+    """The node of the graph that makes the variable."""
 
 
 class RestoredVariables:
@@ -27,6 +29,11 @@ class RestoredVariables:
     def __init__(self, meta_graph: meta_graph_pb2.MetaGraphDef) -> None:
         self._expected = dict(_expected(meta_graph.graph_def, meta_graph.saver_def.restore_op_name))
 
+    def names_of(self, handles: Sequence[str]) -> tuple[str, ...] | None:
+        """Their names in the files, in the order of these nodes; None where one is not restored from a file."""
+        names = {expected.handle: name for name, expected in self._expected.items()}
+        return tuple(names[handle] for handle in handles) if names.keys() >= set(handles) else None
+
     def check(self, directory: Path) -> None:
         """Raises RequestFailed, FAILED_PRECONDITION: a variable of the SavedModel in the folder is missing, or has
         another shape or type than in the graph. Reads the index alone."""
@@ -34,7 +41,7 @@ class RestoredVariables:
             return
         reader = tf.train.load_checkpoint(str(directory / VARIABLES_PATH))
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-        for name, (dtype, shape) in self._expected.items():
+        for name, (dtype, shape, _) in self._expected.items():
             if name not in shapes:
                 raise RequestFailed(Code.FAILED_PRECONDITION, f"{VARIABLES_PATH} has no {name}")
             found = f"{dtypes[name].name} {shapes[name]}"
@@ -78,7 +85,8 @@ def _assigned(
             continue
         index = source.rpartition(":")[2]
         key = tf.make_ndarray(names.attr["value"].tensor)[int(index) if index.isdecimal() else 0].decode()
-        yield key, _Expected(tf.as_dtype(variable.attr["dtype"].type), tf.TensorShape(variable.attr["shape"].shape))
+        dtype, shape = tf.as_dtype(variable.attr["dtype"].type), tf.TensorShape(variable.attr["shape"].shape)
+        yield key, _Expected(dtype, shape, variable.name)
 
 
 def _node_of(tensor: str) -> str:

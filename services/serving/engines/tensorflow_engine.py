@@ -23,7 +23,9 @@ import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
 
+from common.process.pace import Pace
 from services.serving.engines import onednn
+from services.serving.engines.state_reader import StateReader
 from services.serving.engines.tensorflow_program import Program
 from services.serving.options.model_options import GPU, DeviceName, EngineOptions
 from services.serving.wire.codes import Code
@@ -57,6 +59,7 @@ class TensorFlowEngine:
         self.reasons: Mapping[str, str] = {}
         self.signatures: dict[str, Signature] = signatures_of(program.meta_graph)
         self._assign: Callable[..., Any] | None = None
+        self._reader = StateReader(program.names) if program.names is not None else None
         self._session = program.session()
         try:
             self._whole = _callables(self._session, self.signatures, thread_pool)
@@ -92,18 +95,29 @@ class TensorFlowEngine:
         """Another model of the same program, with variables of its own, that has taken none yet."""
         return TensorFlowEngine(self._program, self.kind, thread_pool=self._thread_pool)
 
-    def take(self, directory: Path) -> None:
+    def take(self, directory: Path, pace: Pace | None = None) -> None:
         """Takes the variables of a SavedModel of the same program. Nobody may call it meanwhile; when this fails, its
         values are nobody's.
+
+        Args:
+            pace: reads them piece by piece, for the sake of others who answer; None: as fast as TensorFlow does.
 
         Raises:
             RequestFailed: they cannot be read, are damaged, or do not fit the graph.
         """
         with _failures(directory):
-            self._program.restore(self._session, directory)
+            self._program.check(directory)
+            values = self._reader.read(directory, pace) if pace and self._reader else None
+            if values is None:
+                self._program.restore(self._session, directory)
+            else:
+                self.put(values)
+            self._program.fill_tables(self._session, directory)
 
     def values(self) -> Sequence[np.ndarray] | None:
         """The values of its variables, in the same memory; None where it has more state than variables."""
+        if self._reader:
+            self._reader.let_go()
         try:
             return self._program.values(self._session)
         except tf.errors.OpError:  # a variable that neither the files nor the initialisation give a value

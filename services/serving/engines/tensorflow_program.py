@@ -45,7 +45,9 @@ class Program:
         self.meta_graph.ClearField("graph_def")
         with self._graph.as_default():
             self._initialise = loader_impl.get_init_op(self.meta_graph)
-            self._reads, self._values, self._assignment = _exchange_of(self._graph, whole)
+            handles, self._reads, self._values, self._assignment = _exchange_of(self._graph, whole)
+        self.names = self._variables.names_of(handles) if self._assignment is not None else None
+        """Of the variables in the files, in the order of `values`; None where a session has more state than these."""
 
     def session(self) -> Any:
         """A session whose variables have no values yet."""
@@ -64,26 +66,33 @@ class Program:
         options.run_options.inter_op_thread_pool = -1
         return cast(Callable[..., Any], session._make_callable_from_options(options))
 
+    def check(self, directory: Path) -> None:
+        """Raises RequestFailed: a variable is missing there, or has another shape or type than in the graph."""
+        if self._saver is not None:
+            self._variables.check(directory)
+
     def restore(self, session: Any, directory: Path) -> None:
-        """Gives the session's variables the values of a SavedModel of the same program, and fills its tables.
+        """Gives the session's variables the values of a SavedModel of the same program.
 
         Raises:
-            RequestFailed: a variable is missing, or has another shape or type than in the graph.
             tf.errors.OpError, ValueError: the files cannot be read, or are damaged.
         """
         with self._graph.as_default():
             if self._saver is not None:
-                self._variables.check(directory)
                 self._saver.restore(session, str(directory / VARIABLES_PATH))
+
+    def fill_tables(self, session: Any, directory: Path) -> None:
+        """From the SavedModel's assets. Raises tf.errors.OpError."""
+        with self._graph.as_default():
             if self._initialise is not None:
                 session.run(self._initialise, loader_impl.get_asset_tensors(str(directory), self.meta_graph))
 
 
 def _exchange_of(
     graph: tf.Graph, meta_graph: meta_graph_pb2.MetaGraphDef
-) -> tuple[list[tf.Tensor], list[tf.Tensor], tf.Operation | None]:
-    """Of a graph whose state is in variables that no call changes: what reads them all, what can be fed, and what
-    assigns that."""
+) -> tuple[list[str], list[tf.Tensor], list[tf.Tensor], tf.Operation | None]:
+    """Of a graph whose state is in variables that no call changes: their nodes, what reads them all, what can be fed,
+    and what assigns that."""
     operations = graph.get_operations()
     handles = [operation for operation in operations if operation.type == "VarHandleOp"]
     stateful = {tf.resource, tf.variant}
@@ -93,14 +102,14 @@ def _exchange_of(
         if any(output.dtype in stateful or output.dtype._is_ref_dtype for output in operation.outputs)
     ]
     if not handles or set(others) - _WITHOUT_STATE or _assigns(meta_graph):
-        return [], [], None
+        return [], [], [], None
     reads, values, assigned = [], [], []
     for operation in handles:
         handle, dtype = operation.outputs[0], operation.get_attr("dtype")
         reads.append(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
         values.append(tf.compat.v1.placeholder(dtype))
         assigned.append(tf.raw_ops.AssignVariableOp(resource=handle, value=values[-1]))
-    return reads, values, tf.group(*assigned)
+    return [operation.name for operation in handles], reads, values, tf.group(*assigned)
 
 
 def _assigns(meta_graph: meta_graph_pb2.MetaGraphDef) -> bool:

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from common.process.pace import Pace
+from common.process.pressure import YieldingRate
 from common.process.tls import Tls
 from services.serving.options.model_priorities import ModelPriority, priorities_of
 from services.serving.options.platform_names import platform_names
-from services.serving.options.settings import ServingSettings
-from services.serving.replica.download_rate import DownloadRate
+from services.serving.options.settings import SLOWEST_DOWNLOAD, ServingSettings
 from services.serving.replica.loads import ReplicaLimits
 from services.serving.replica.on_demand import OnDemand
 from services.serving.replica.sources.configured_models import ConfiguredModels
@@ -31,13 +31,14 @@ def source_of(
         return ConfiguredModels(
             settings, platforms=platform_names(), verify_signature=verify_signature, post=post, on_wanted=on_wanted
         )
+    rate = YieldingRate(settings.download_bytes_per_second, SLOWEST_DOWNLOAD)
     # Replicas may share a data directory when they have names; a replica without a name has a folder of its own.
     return RegistrySource(
         settings.registry_address,
         settings.data_dir / Path(settings.replica or "replica"),
         kept_versions=settings.kept_versions,
         served_models=[name.strip() for name in settings.models.split(",") if name.strip()],
-        pace=Pace(DownloadRate(settings.download_bytes_per_second, is_serving=is_serving)),
+        pace=Pace(lambda: rate() if settings.download_bytes_per_second and is_serving() else 0.0),
         verify_signature=verify_signature,
         authorization=settings.authorization(),
         tls=Tls.of(files) if (files := settings.tls_files()) else None,

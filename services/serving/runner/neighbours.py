@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from common.json_values import value_of
-from common.process import scheduling
 from common.process.logs import log_here_as
 from common.process.scheduling import LoadPriority
 from services.serving.batching.input_contract import InputContract
 from services.serving.engines.platforms.loading import LoadedModel, TakesStates
 from services.serving.options.runner_spec import RunnerSpec
 from services.serving.runner.places import Parked, SharedSession
-from services.serving.runner.states import Held, copy_of, held_of
+from services.serving.runner.states import Held, copy_of, held_of, pace_of
 from services.serving.wire.channel import ChannelClosed, JsonChannel
 
 logger = logging.getLogger(__name__)
@@ -79,17 +78,12 @@ class Neighbours:
     def take(self, spec: RunnerSpec) -> Held:
         """Takes a version's values and has them answer its warm-up requests; raises RequestFailed."""
         directory = Path(spec.directory)
-        gently = contextlib.nullcontext() if spec.is_awaited else scheduling.stepped_back(self.priority)
-        try:
-            with self._taking, gently:
-                return self._taken(spec, directory)
-        finally:
-            if not spec.is_awaited:
-                scheduling.return_to_normal(self.priority)  # threads that TensorFlow has started meanwhile
+        with self._taking:
+            return self._taken(spec, directory)
 
     def _taken(self, spec: RunnerSpec, directory: Path) -> Held:
         spare = self._spare = self._spare or copy_of(self.origin)
-        spare.take(directory)
+        spare.take(directory, None if spec.is_awaited else pace_of(directory))
         held = held_of(spare, version=spec.version, directory=directory, options=spec.options, contract=self.contract)
         values = spare.values()
         if values is None:  # it has more state, and keeps the copy

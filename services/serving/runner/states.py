@@ -1,7 +1,8 @@
 """A runner's versions: those of a program, each with variables of its own.
 
-A version's variables go into a spare copy of the program's, in a thread of their own that gives way while TensorFlow is
-at work; the versions that answer go on meanwhile. The spare copy answers the version's warm-up requests. From then on
+A version's variables go into a spare copy of the program's, in a thread of their own, large ones piece by piece; the
+versions that answer go on meanwhile. The thread has the priority of theirs: with a lower, it would keep Python's lock
+while it waits for a core, and they with it. The spare copy answers the version's warm-up requests. From then on
 the manager may have the version answer a queue, between two batches. The version let go last becomes a spare copy, so
 that going back to it costs nothing until other versions come. Where there are many, most share a copy (places.py).
 
@@ -17,22 +18,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from common.process import scheduling
 from common.process.logs import logging_as_here
 from common.process.memory import give_back_free_memory
+from common.process.pace import Pace
+from common.process.pressure import YieldingRate
 from common.process.scheduling import LoadPriority
 from services.serving.batching.input_contract import InputContract
 from services.serving.batching.merge import Batcher
-from services.serving.batching.models import Model
 from services.serving.engines.platforms.loading import LoadedModel, TakesStates
 from services.serving.engines.warm_up import dependent_signatures, warm_up
 from services.serving.options.model_options import ModelOptions
 from services.serving.runner.places import Parked, Place, SharedSession
 from services.serving.wire.channel import ChannelClosed, Message
 from services.serving.wire.codes import Code
-from services.serving.wire.prediction import Arrays, RequestFailed
+from services.serving.wire.prediction import RequestFailed
 
 logger = logging.getLogger(__name__)
 _DEPENDENT = "rows of {} depend on each other (output {}): each request is a call of its own"
@@ -40,6 +39,8 @@ _STATE_FOLDER = "variables"
 _SMALL_BYTES = 16 * 1024 * 1024
 """Of a version's variables: up to here two spare copies are kept, since a version may come while the one before it is
 being swapped in, and a copy is made ahead of the next version, since that takes half a second or more."""
+_FASTEST_BYTES_PER_SECOND, _SLOWEST_BYTES_PER_SECOND, _MOST_TAKE_SECONDS = 1e9, 1e8, 10.0
+"""A second's 100 MB take a twentieth of a core. Large states are not slower than these seconds."""
 _OWN_SESSIONS = 3
 """Versions of a program with a session each; the others share a session."""
 _Files = tuple[tuple[str, int, int, int], ...]
@@ -144,16 +145,12 @@ class States:
             self._let_go = None
             return before
         if not self._spares:
-            self._spares.append(self._room(directory) or self._copy_of_program())
+            self._spares.append(self._room(directory) or copy_of(self._origin))
         spare = self._spares[0]
         if len(self._spares) == 1:
             self._let_go = None
-        with scheduling.stepped_back(self._priority):
-            spare.take(directory)
-        held = held_of(
-            spare, version=version, directory=directory, options=self._options, contract=self._contract,
-            answering=_Gentle(spare, self._priority),
-        )  # fmt: skip
+        spare.take(directory, pace_of(directory))
+        held = held_of(spare, version=version, directory=directory, options=self._options, contract=self._contract)
         self._spares.remove(spare)
         return held
 
@@ -163,7 +160,7 @@ class States:
         if self._spares or not 1 < len(own) <= _OWN_SESSIONS or not all(map(_is_small, own)):
             return
         try:
-            self._spares.append(self._copy_of_program())
+            self._spares.append(copy_of(self._origin))
         except Exception as error:  # the next version makes its own, and reports a failure
             logger.warning("no spare copy of a program", extra={"reason": f"{type(error).__name__}: {error}"})
 
@@ -180,18 +177,11 @@ class States:
         if values is None:
             return None
         if self._shared is None:
-            shared = self._copy_of_program()
+            shared = copy_of(self._origin)
             shared.take(directory)  # fills its tables
             self._shared = SharedSession(shared)
         is_free = least.place.move(Parked(self._shared, values, model))
         return model if is_free else None
-
-    def _copy_of_program(self) -> TakesStates:
-        try:
-            with scheduling.stepped_back(self._priority):
-                return copy_of(self._origin)
-        finally:
-            scheduling.return_to_normal(self._priority)  # threads that TensorFlow has started meanwhile
 
     def _drop(self, version: int) -> None:
         """Its copy becomes a spare; a copy without room gives its memory back."""
@@ -241,21 +231,21 @@ def copy_of(origin: LoadedModel) -> TakesStates:
     return made
 
 
+def pace_of(directory: Path) -> Pace | None:
+    """How fast a version's variables are taken beside versions that answer. None: they are few, and taken at once."""
+    size_bytes = _size_of(files_of_state(directory))
+    if size_bytes <= _SMALL_BYTES:
+        return None
+    least = max(_SLOWEST_BYTES_PER_SECOND, size_bytes / _MOST_TAKE_SECONDS)
+    return Pace(YieldingRate(max(_FASTEST_BYTES_PER_SECOND, least), least))
+
+
 def _is_small(held: Held) -> bool:
-    return sum(size for _, _, size, _ in held.files) <= _SMALL_BYTES
+    return _size_of(held.files) <= _SMALL_BYTES
 
 
-class _Gentle:
-    """A model that yields while it computes."""
-
-    def __init__(self, model: Model, priority: LoadPriority) -> None:
-        self._model, self._priority = model, priority
-        self.signatures = model.signatures
-        self.callable_signatures = model.callable_signatures
-
-    def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
-        with scheduling.stepped_back(self._priority):
-            return self._model.run(signature, inputs, output_filter)
+def _size_of(files: _Files) -> int:
+    return sum(size for _, _, size, _ in files)
 
 
 def held_of(
@@ -265,19 +255,14 @@ def held_of(
     directory: Path,
     options: ModelOptions,
     contract: InputContract,
-    answering: Model | None = None,
 ) -> Held:
     """Has a model that is loaded answer the version's warm-up requests.
-
-    Args:
-        answering: the model that answers them, in the model's place.
 
     Raises:
         RequestFailed: the version's own requests cannot be read, or a request fails.
     """
-    answering = answering or model
-    notes = warm_up(answering, directory, options)
-    dependent = dependent_signatures(answering, directory, options)
+    notes = warm_up(model, directory, options)
+    dependent = dependent_signatures(model, directory, options)
     place = Place(model)
     batcher = Batcher(place, version=version, options=options.batching, contract=contract, alone=dependent)
     notes += [_DEPENDENT.format(name, output) for name, output in dependent.items()]

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from common.process.pace import Pace
 from services.serving.batching.models import Model
 from services.serving.options.model_options import ModelOptions
 
@@ -31,8 +32,8 @@ class TakesStates(LoadedModel, Protocol):
         """Another model of the same program, that has taken no variables yet."""
         ...
 
-    def take(self, directory: Path) -> None:
-        """Takes the variables of a version of the same program; raises RequestFailed."""
+    def take(self, directory: Path, pace: Pace | None = None) -> None:
+        """Takes the variables of a version of the same program, not faster than that; raises RequestFailed."""
         ...
 
     def values(self) -> Sequence[np.ndarray] | None:

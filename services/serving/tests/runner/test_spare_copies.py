@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from common.process.pace import Pace
 from common.process.scheduling import LoadPriority
 from services.serving.batching.input_contract import InputContract
 from services.serving.options.model_options import ModelOptions, WarmUpOptions
@@ -25,6 +26,7 @@ class Copy:
 
     def __init__(self, made: list["Copy"], closed: list["Copy"]) -> None:
         self.made, self.closed = made, closed
+        self.was_slow = False
         self.signatures: dict[str, Any] = {}
         self.reasons: Mapping[str, str] = {}
         made.append(self)
@@ -38,8 +40,9 @@ class Copy:
     def beside(self) -> "Copy":
         return Copy(self.made, self.closed)
 
-    def take(self, directory: Path) -> None:
+    def take(self, directory: Path, pace: Pace | None = None) -> None:
         assert directory.is_dir()
+        self.was_slow = pace is not None
 
     def values(self) -> Sequence[np.ndarray] | None:
         return None
@@ -96,7 +99,9 @@ def test_a_version_that_comes_before_the_one_before_it_is_dropped_takes_a_copy_t
 
 
 @each_row(("state_bytes", "ahead"), [(_SMALL, 1), (_LARGE, 0)])
-def test_where_small_versions_come_a_copy_is_made_before_the_next(tmp_path: Path, state_bytes: int, ahead: int) -> None:
+def test_small_versions_are_taken_at_once_and_a_copy_is_made_before_the_next(
+    tmp_path: Path, state_bytes: int, ahead: int
+) -> None:
     runner = Runner(tmp_path, state_bytes, most=3)
     for version in (2, 3):
         runner.load(version)
@@ -104,3 +109,4 @@ def test_where_small_versions_come_a_copy_is_made_before_the_next(tmp_path: Path
         runner.states.drop(version + 10)  # what was made ahead is there when the next order is obeyed
         runner.wait_for(version - 1, "dropped")
         assert len(runner.origin.made) == version + ahead
+    assert runner.origin.made[1].was_slow == (state_bytes == _LARGE)

@@ -1,0 +1,101 @@
+"""The variables of a version, read piece by piece into memory that is kept: while other versions answer in the same
+process.
+
+TensorFlow's own restore operation takes a core for as long as the file is large, and new memory, whose pages the kernel
+has to clear. In a thread of low priority it would be worse: such a thread keeps Python's lock, or the kernel's for the
+process's memory, until it is given a core again, and every prediction waits for that.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from io import FileIO
+from math import prod
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import tensorflow as tf
+
+from common.errors import InvalidInput
+from common.eventlog.tfrecord import masked
+from common.process.pace import Pace
+from common.saved_model.variables import INDEX_FILE, Variable, read_index
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import RequestFailed
+
+_PIECE_BYTES = 256 * 1024
+_ALIGNMENT = 64
+"""TensorFlow takes an array as a tensor without copying it where its memory begins at such a multiple."""
+
+
+class StateReader:
+    """The values of a program's variables. For one thread."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """names: of the variables in the files, in the order of the arrays."""
+        self._names = names
+        self._kept: list[np.ndarray] = []
+
+    def read(self, directory: Path, pace: Pace) -> list[np.ndarray] | None:
+        """The values that a SavedModel of the program has, in the memory of the last ones read, unless `let_go` was
+        called. None where they are not plain numbers in one piece.
+
+        Raises:
+            RequestFailed: DATA_LOSS, a file is damaged.
+            OSError: a file cannot be read.
+        """
+        try:
+            index = read_index((directory / INDEX_FILE).read_bytes())
+        except InvalidInput as error:
+            raise RequestFailed(Code.DATA_LOSS, error.message) from error
+        found = [index.variables.get(name) for name in self._names]
+        variables = [variable for variable in found if variable is not None and _is_plain(variable)]
+        if len(variables) < len(found):
+            return None
+        if not all(map(_is_alike, variables, self._kept)) or len(self._kept) != len(variables):
+            self._kept = [_aligned(variable) for variable in variables]
+        with ExitStack() as opened:
+            files = [opened.enter_context((directory / path).open("rb", buffering=0)) for path in index.data_files()]
+            for name, variable, array in zip(self._names, variables, self._kept, strict=True):
+                if not _fill(array, files[variable.shard], variable, pace):
+                    raise RequestFailed(Code.DATA_LOSS, f"the values of {name} are damaged: their checksum differs")
+        return self._kept
+
+    def let_go(self) -> None:
+        """Others have the memory of the last values from now on."""
+        self._kept = []
+
+
+def _is_plain(variable: Variable) -> bool:
+    dtype = _dtype_of(variable)
+    return not dtype.hasobject and variable.size_bytes == prod(variable.shape) * dtype.itemsize
+
+
+def _dtype_of(variable: Variable) -> np.dtype:
+    try:
+        return np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype)
+    except TypeError:  # no type of TensorFlow's
+        return np.dtype(object)
+
+
+def _is_alike(variable: Variable, array: np.ndarray) -> bool:
+    return (array.dtype, array.shape) == (_dtype_of(variable), variable.shape)
+
+
+def _aligned(variable: Variable) -> np.ndarray:
+    room = np.empty(variable.size_bytes + _ALIGNMENT, np.uint8)
+    begin = -room.ctypes.data % _ALIGNMENT
+    return room[begin : begin + variable.size_bytes].view(_dtype_of(variable)).reshape(variable.shape)
+
+
+def _fill(array: np.ndarray, file: FileIO, variable: Variable, pace: Pace) -> bool:
+    """False: the file is shorter, or holds other bytes than were written."""
+    file.seek(variable.offset)
+    whole, crc = array.reshape(-1).view(np.uint8), 0
+    for begin in range(0, len(whole), _PIECE_BYTES):
+        piece = whole[begin : begin + _PIECE_BYTES]
+        if file.readinto(piece.data) != len(piece):
+            return False
+        crc = google_crc32c.extend(crc, piece)
+        pace.wait_for(len(piece))
+    return masked(crc) == variable.masked_crc32c

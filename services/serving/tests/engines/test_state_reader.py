@@ -1,0 +1,105 @@
+"""The variables of a version, read piece by piece, beside what TensorFlow wrote."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from common.process.pace import UNLIMITED, Pace
+from services.serving.engines import tensorflow_engine
+from services.serving.engines.state_reader import StateReader
+from services.serving.options.model_options import EngineOptions
+from services.serving.tests.support.same_program import expected
+from services.serving.wire.codes import Code
+from services.serving.wire.prediction import RequestFailed
+
+_VALUES: Mapping[str, np.ndarray] = {
+    "table": np.arange(200_000, dtype=np.float32).reshape(1000, 200),  # several pieces
+    "half": np.arange(7).astype(ml_dtypes.bfloat16),
+    "step": np.array(2**40, np.int64),
+    "mask": np.array([[True, False]]),
+    "nothing": np.zeros((0, 4), np.float64),
+}
+_X = {"x": np.array([[5, 0, 0]], np.float32)}
+
+
+def write(directory: Path, values: Mapping[str, np.ndarray]) -> Path:
+    directory.mkdir()
+    tf.raw_ops.SaveV2(
+        prefix=str(directory / "variables/variables"),
+        tensor_names=list(values),
+        shape_and_slices=[""] * len(values),
+        tensors=list(values.values()),
+    )
+    return directory
+
+
+def test_values_of_every_type_and_shape_are_those_that_tensorflow_wrote(tmp_path: Path) -> None:
+    reader = StateReader(list(_VALUES))
+    found = reader.read(write(tmp_path / "1", _VALUES), UNLIMITED)
+    assert found is not None
+    for array, value in zip(found, _VALUES.values(), strict=True):
+        assert array.dtype == value.dtype
+        np.testing.assert_array_equal(array, value)
+    assert all(array.ctypes.data % 64 == 0 for array in found if array.nbytes), "TensorFlow would copy it"
+
+
+def test_later_values_take_the_memory_of_those_before_until_others_have_it(tmp_path: Path) -> None:
+    first = write(tmp_path / "1", _VALUES)
+    second = write(tmp_path / "2", {**_VALUES, "table": _VALUES["table"] + 1})
+    reader = StateReader(["table"])
+    table, again = ((reader.read(directory, UNLIMITED) or [])[0] for directory in (first, second))
+    assert again.ctypes.data == table.ctypes.data
+    reader.let_go()
+    reader.read(first, UNLIMITED)
+    np.testing.assert_array_equal(again, _VALUES["table"] + 1)
+
+
+def test_texts_and_names_that_are_not_there_are_left_to_tensorflow(tmp_path: Path) -> None:
+    directory = write(tmp_path / "1", {"words": np.array([b"a", b"b"], object), "table": np.zeros(3, np.float32)})
+    assert StateReader(["table", "words"]).read(directory, UNLIMITED) is None
+    assert StateReader(["table", "other"]).read(directory, UNLIMITED) is None
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "index"])
+def test_damaged_files_are_refused(tmp_path: Path, damage: str) -> None:
+    directory = write(tmp_path / "1", _VALUES)
+    (path,) = (directory / "variables").glob("*.index" if damage == "index" else "*.data-*")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content[:-1] if damage == "cut" else content)
+    with pytest.raises(RequestFailed) as caught:
+        StateReader(sorted(_VALUES)).read(directory, UNLIMITED)
+    assert caught.value.code == Code.DATA_LOSS
+
+
+def test_every_byte_keeps_to_the_pace(tmp_path: Path) -> None:
+    waited: list[float] = []
+    pace = Pace(lambda: 1e6, now=lambda: 100.0, sleep=waited.append)
+    StateReader(["table"]).read(write(tmp_path / "1", _VALUES), pace)
+    assert waited[-1] == pytest.approx(_VALUES["table"].nbytes / 1e6, abs=0.02)
+
+
+@pytest.mark.parametrize("folder", ["plain", "."])
+def test_a_model_takes_a_version_at_a_pace_and_answers_as_that_version(same_program: Path, folder: str) -> None:
+    """Of one program the state is in variables; the other has a table too, which only TensorFlow can fill."""
+    first = tensorflow_engine.load(same_program / folder / "1", EngineOptions())
+    other = first.beside()
+    other.take(same_program / folder / "3", UNLIMITED)
+    kept = other.values()
+    assert other.run("serving_default", _X)["y"] == expected(3, 5)
+    other.take(same_program / folder / "2", UNLIMITED)
+    assert other.run("serving_default", _X)["y"] == expected(2, 5)
+    assert first.run("serving_default", _X)["y"] == expected(1, 5)
+    if kept is not None:
+        other.put(kept)
+        assert other.run("serving_default", _X)["y"] == expected(3, 5)
+
+
+def test_a_version_with_a_variable_of_another_shape_is_refused(same_program: Path) -> None:
+    model = tensorflow_engine.load(same_program / "1", EngineOptions()).beside()
+    with pytest.raises(RequestFailed, match="scale"):
+        model.take(same_program / "shape", UNLIMITED)

@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _start(mode: str, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "examples.demo", "--platform", mode, *arguments]
+    command = [sys.executable, "-m", "examples.demo", "--platform", mode, "--rate", "50", *arguments]
     return subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_hear_ctrl_c
     )
@@ -45,12 +45,12 @@ def _hear_ctrl_c() -> None:
 
 
 def test_every_event_and_every_prediction_is_accounted_for(mode: str, folder: Path) -> None:
-    with _start(mode, folder, "--events", "22500") as demo:
+    with _start(mode, folder, "--events", "12500") as demo:
         output, errors = demo.communicate(timeout=600)
     assert demo.returncode == 0, output + errors
     report = json.loads((folder / "build" / "demo" / "report.json").read_text())
-    assert report["events_accepted"] == 22_500
-    assert report["events_trained"] + report["events_held_out"] == 22_500
+    assert report["events_accepted"] == 12_500
+    assert report["events_trained"] + report["events_held_out"] == 12_500
     assert report["predictions"]["failed"] == 0
     assert report["predictions"]["sent"] > 200
     promoted = [row for row in report["versions"] if row["verdict"] == "promote"]
@@ -58,7 +58,7 @@ def test_every_event_and_every_prediction_is_accounted_for(mode: str, folder: Pa
     assert promoted[0]["auc_parent"] is None
     assert all(later["from"] == earlier["to"] for earlier, later in pairwise(promoted))
     assert all(row["freshness_seconds"] > 0 for row in promoted)
-    assert "22,500 events accepted" in output
+    assert "12,500 events accepted" in output
     assert not _of_this_demo(folder)
 
 

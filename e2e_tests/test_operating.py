@@ -116,24 +116,22 @@ def test_three_trainers_compute_one_round_lose_one_of_them_and_one_rebuilds_it(
         platform.scale("trainer", 1)
 
 
-@pytest.mark.parametrize("body", ["raise ValueError('no such layer')", "os.abort()"], ids=["raises", "aborts"])
-def test_a_bad_model_definition_hurts_nobody_else(
-    platform: Platform, make_pupil: MakePupil, tmp_path: Path, body: str
-) -> None:
+def test_bad_model_definitions_hurt_nobody_else(platform: Platform, make_pupil: MakePupil, tmp_path: Path) -> None:
     with platform.client() as client:
         good = make_pupil(client, tmp_path / "good", versions=1)
-        bad = good.beside("bad")
-        write_broken_definition(tmp_path / "bad", stream=bad.stream, model=bad.model, body=body)
+        raises, aborts = bad = good.beside("raises"), good.beside("aborts")
         with good.asking() as outcomes:
-            read_folder(tmp_path / "bad").apply(client)
-            until(lambda: client.model(bad.model).consecutive_failures > 0, "the bad model's round failed")
+            for model, body in zip(bad, ("raise ValueError('no such layer')", "os.abort()"), strict=True):
+                write_broken_definition(tmp_path / model.model, stream=model.stream, model=model.model, body=body)
+                read_folder(tmp_path / model.model).apply(client)
+            until(lambda: all(client.model(each.model).consecutive_failures for each in bad), "both rounds failed")
             good.learn_version(2)
         assert set(outcomes) == {"ok"}
-        assert "no such layer" in client.model(bad.model).last_failure or body == "os.abort()"
-        assert client.versions(bad.model) == []
+        assert "no such layer" in client.model(raises.model).last_failure
+        assert [client.versions(each.model) for each in bad] == [[], []]
         # A mended definition is trained at once, whatever pause the failures have led to.
-        bad.apply(tmp_path / "mended")
-        bad.await_judged(1)
+        aborts.apply(tmp_path / "mended")
+        aborts.await_judged(1)
 
 
 @pytest.mark.compose_only

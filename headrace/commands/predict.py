@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 from urllib.parse import urlsplit
 
-import orjson
 import typer
 
 from common.counted import counted
@@ -347,7 +346,7 @@ def _document(text: str) -> Any:
     """A whole request; one instance or a list of them becomes `instances`."""
     from headrace.files.tables import parsed_json
 
-    document = parsed_json(text.encode(errors="surrogateescape"), "the request")
+    document = parsed_json(text.encode(errors="surrogateescape"), "the request", keeps_odd_numbers=True)
     if isinstance(document, dict) and ("instances" in document or "inputs" in document):
         return document
     return {"instances": document if isinstance(document, list) else [document]}
@@ -363,7 +362,9 @@ def _may_be_an_instance(document: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def _body(document: dict[str, Any], signature: str) -> bytes:
-    return orjson.dumps(document | ({"signature_name": signature} if signature else {}))
+    from headrace.client.tensor_values import json_body
+
+    return json_body(document | ({"signature_name": signature} if signature else {}))
 
 
 def _show(document: Any) -> None:

@@ -4,6 +4,7 @@ import codecs
 import csv
 import io
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -305,8 +306,11 @@ def _array_items(text: bytes, path: Path | Place) -> Iterator[tuple[bytes, int, 
         yield orjson.dumps(item) + b"\n", number, len(text) * number // len(items)
 
 
-def parsed_json(text: bytes, place: str) -> Any:
+def parsed_json(text: bytes, place: str, *, keeps_odd_numbers: bool = False) -> Any:
     """What the text says. NaN, which Python's json writes and JSON does not have, is null: there is no value.
+
+    Args:
+        keeps_odd_numbers: NaN, Infinity and -Infinity are these numbers, as in requests of TensorFlow Serving.
 
     Raises:
         InvalidInput: it is no JSON, or an object in it names a key twice.
@@ -314,14 +318,21 @@ def parsed_json(text: bytes, place: str) -> Any:
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        if b"NaN" not in text:
+        if b"NaN" not in text and not keeps_odd_numbers:
             raise InvalidInput(f"{place} is not JSON: {error}") from error
         try:
-            found = json.loads(text, parse_constant=_constant)
+            found = json.loads(text, parse_float=_finite, parse_constant=float if keeps_odd_numbers else _constant)
         except (ValueError, RecursionError):
             raise InvalidInput(f"{place} is not JSON: {error}") from error
     refuse_repeated_keys(text, found, place)
     return found
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{digits} is too large for a number")
+    return number
 
 
 def _constant(name: str) -> None:

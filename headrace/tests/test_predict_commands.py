@@ -56,6 +56,8 @@ def test_predict_asks_by_each_way(run: Run, how: list[str]) -> None:
     answer = answer_of(run("predict", "m", "[[1, 2], [3, 4]]", *how))
     assert answer["predictions"] == [3.0, 7.0]
     assert answer.get("version", 3) == 3
+    odd = answer_of(run("predict", "m", "[[NaN, 2], [-Infinity, 4]]", *how))["predictions"]
+    assert np.array_equal(odd, [np.nan, -np.inf], equal_nan=True)
     columns = '{"inputs": {"x": [1.5], "n": [1], "s": ["a"]}}'
     answer = answer_of(run("predict", "m", columns, "--signature", "mixed", "--output", "n", "--label", "canary", *how))
     assert answer == {"outputs": {"n": [2]}, "version": 3}

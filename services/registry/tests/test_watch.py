@@ -160,7 +160,7 @@ def _check_places_of_principals(catalog: Catalog) -> None:
     services = [_follow_by(catalog, "serving", f"replica-{number}", "service:serving") for number in range(2)]
     mallory = [_follow_by(catalog, "mallory", f"mallory-{number}") for number in range(2)]
     ann = _follow_by(catalog, "ann", "ann")
-    with pytest.raises(Overloaded, match="a newer one has this place"):
+    with pytest.raises(Overloaded, match="a newer watcher has this place"):
         list(mallory[0])
     services += [_follow_by(catalog, "trainer", f"trainer-{number}", "service:trainer") for number in range(2)]
     with pytest.raises(Overloaded, match="services have all 4 watches"):

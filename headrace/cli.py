@@ -61,7 +61,7 @@ _EPILOG = (
 class _Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in _GONE:
-            ctx.fail(_GONE[args[0]])
+            ctx.fail(f"`{ctx.command_path} {args[0]}` {_GONE[args[0]]}")
         return super().resolve_command(ctx, args)
 
 
@@ -232,9 +232,9 @@ _PANELS: Mapping[str, Mapping[str, Callable[..., None]]] = {
 }
 """In the order in which `headrace --help` shows them."""
 _GONE = {
-    "deadletters": "`headrace deadletters` is called `headrace dead-letters` now.",
-    "restore": "`headrace restore` is called `headrace unarchive` now.",
-    "engines": "`headrace model engines` is gone; with `serving: {engine: auto}` a replica measures the engines.",
+    "deadletters": "is called `headrace dead-letters` now.",
+    "restore": "is called `headrace unarchive` now.",
+    "engines": "is gone; with `serving: {engine: auto}` a replica measures the engines.",
 }
 for _panel, _commands in _PANELS.items():
     for _name, _command in _commands.items():

@@ -1,6 +1,7 @@
 """model show, signatures, graph, cost, ops, export: a version's SavedModel, or a folder of this machine."""
 
 import json
+import math
 import shutil
 import tempfile
 from collections import defaultdict
@@ -215,7 +216,7 @@ def cost(session: Session, name: Name) -> None:
         target = Path(folder) / "flops.json"
         run("flops", files.directory, target)
         counted: dict[str, Any] = json.loads(target.read_text())
-        layers = _parameters_by_layer(files.variables(), files.directory.parent / "checkpoint")
+        layers = parameters_by_layer(files.variables(), files.directory.parent / "checkpoint")
         measured = latency(files.directory)
     document = {
         "model": files.title, "bytes": sum(files.sizes.values()), "parameters": layers, **counted, "latency": measured
@@ -279,25 +280,37 @@ def fetched(session: Session, name: str, folder: Path, *wanted: str) -> _Files:
         if not wanted or path in wanted:
             client.fetch_file(entry, folder / FOLDER / path)
     for file in version.files:
-        if not wanted and file.path.startswith("checkpoint/weights"):
+        if not wanted and file.path.startswith(("checkpoint/weights", "checkpoint/index.json")):
             client.fetch_file(file, folder / file.path)
     sizes = {path: entry.size_bytes for path, entry in entries.items()}
     return _Files(f"{version.model}@{version.version}", folder / FOLDER, sizes)
 
 
-def _parameters_by_layer(variables: "Mapping[str, Variable]", checkpoint: Path) -> dict[str, int]:
-    """By the checkpoint's names where there is a checkpoint: an export numbers its variables."""
+def parameters_by_layer(variables: "Mapping[str, Variable]", checkpoint: Path) -> dict[str, int]:
+    """By the checkpoint's names where there is a checkpoint: an export numbers its variables. Tables that lie in the
+    export's file alone are in the checkpoint's index."""
     counted: defaultdict[str, int] = defaultdict(int)
+    sizes: dict[str, int] = {}
     for weights in sorted(checkpoint.glob("weights*.npz")):
         import numpy as np
 
         with np.load(weights) as file:
-            for path in file.files:
-                if path.startswith("model/"):
-                    counted[path.split("/")[1]] += int(file[path].size)
+            sizes |= {path: int(file[path].size) for path in file.files}
+    if (index := checkpoint / "index.json").is_file():
+        sizes |= {
+            path: math.prod(place["shape"]) for path, place in json.loads(index.read_text()).get("tables", {}).items()
+        }
+    for path, size in sizes.items():
+        if path.startswith("model/"):
+            counted[_layer_of(path.removeprefix("model/"))] += size
     for name, variable in variables.items() if not counted else ():
-        counted[name.split("/")[0]] += variable.value_count
+        counted[_layer_of(name)] += variable.value_count
     return dict(sorted(counted.items()))
+
+
+def _layer_of(variable: str) -> str:
+    """`net/dense` of `net/dense/kernel`; a variable of no layer is named for itself."""
+    return variable.rpartition("/")[0] or variable
 
 
 def _print_signatures(found: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace.commands.model_files import parameters_by_layer
 from headrace.commands.push import saved_model_of
 from headrace.tests.answering_server import VERSION, Run, Server
 from testing.saved_models import saved_model
@@ -158,6 +159,15 @@ def test_a_damaged_checkpoint_is_reported_not_read(server: Server, run: Run) -> 
     result = run("checkpoint", "show", "m@2", answers=(version({"checkpoint/weights.npz": content[:80]}), content[:80]))
     assert result.exit_code == 8
     assert "cannot be read" in result.output
+
+
+@pytest.mark.covers("perf-flops-params")
+def test_each_layers_parameters_are_counted_also_of_a_table_in_the_exports_file(tmp_path: Path) -> None:
+    arrays = {"model__net__dense__kernel": np.zeros((2, 3)), "model__net__dense__bias": np.zeros(3)}
+    (tmp_path / "weights.npz").write_bytes(weights(**arrays, model__part=np.zeros(4), optimizer__step=np.zeros(9)))
+    table = {"dtype": "<f4", "shape": [1000, 2], "offset": 5}
+    (tmp_path / "index.json").write_text(json.dumps({"shards": {}, "tables": {"model/words/table": table}}))
+    assert parameters_by_layer({}, tmp_path) == {"net/dense": 9, "part": 4, "words": 2000}
 
 
 @pytest.mark.covers("fmt-metagraph", "fmt-ckpt-files", "ckpt-save", "perf-flops-params", "perf-bench-gpu")

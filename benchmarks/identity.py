@@ -5,9 +5,9 @@
 The first is read in this process: a guarded door in front of an application that does nothing, and the application
 alone, in turn, in blocks of 1,000 requests, or fewer with pauses. The whole request is read of a serving and of an
 ingest of their own, without identity, under load. Neither depends much on what else the machine does, nor on which
-process is which, which is more than identity takes (prices.py). Requests that come alone find caches cold, and seldom
-requests look whether the access file has changed; each is held against requests of its kind. Not in it: the bounds by
-principal behind the doors.
+process is which, which is more than identity takes (prices.py). Requests that come alone find caches cold; each kind is
+held against requests of its kind. Not in it: the bounds by principal behind the doors, and a look at the file each
+second.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from benchmarks.prices import Measure, of_ingest, of_serving
 from benchmarks.report import Cell, publish
 from benchmarks.serving_load import processes
 from benchmarks.serving_load.model import saved, write_body
-from common.access.access import LOOK_SECONDS, Access
+from common.access.access import LOOK_SECONDS, Access, open_access
 from common.access.first_start import OPERATOR, make, token_path
 from common.access.guard import Guard
 from common.access.principal import ANONYMOUS, act_as
@@ -147,7 +147,7 @@ def main() -> None:
         directory = Path(name)
         make(directory / "access.yaml", directory / "tokens")
         token = token_path(directory / "tokens", OPERATOR).read_text().strip()
-        access, rows = Access(directory / "access.yaml"), list[dict[str, Cell]]()
+        access, rows = open_access(directory / "access.yaml", "", allow_anonymous=False), list[dict[str, Cell]]()
         for what, doors, whole in (
             ("a prediction, REST", _at_serving(access, token), _serving_seconds),
             ("100 events, JSON", _at_ingest(access, token), _ingest_seconds),

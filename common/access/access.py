@@ -18,8 +18,9 @@ from common.access.tokens import digest_of
 from common.errors import InvalidInput, Unauthenticated
 
 logger = logging.getLogger(__name__)
-LOOK_SECONDS = 0.05
-"""A look at the file takes up to 3 % of a prediction's CPU time."""
+LOOK_SECONDS, _REPORTED_LOOK_SECONDS = 0.05, 1.0
+"""Between two looks at the file, each of which takes up to 5 % of a prediction's CPU time; the same where the
+kernel reports changes, which are looked at then."""
 _SETTLED_NANOSECONDS = 50_000_000
 """A file system may give two changes that are closer together the same time."""
 _MOST_KNOWN = 4096
@@ -44,10 +45,18 @@ class _State:
 class Access:
     """Thread-safe. Without a file requests need no credentials."""
 
-    def __init__(self, path: Path | None = None, *, remark: str = "", look_seconds: float = LOOK_SECONDS) -> None:
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        remark: str = "",
+        look_seconds: float = LOOK_SECONDS,
+        reported_look_seconds: float = _REPORTED_LOOK_SECONDS,
+    ) -> None:
         """Args:
             remark: what /readyz and the pages say of this service's doors.
             look_seconds: a request sees a change of the file that is older than this.
+            reported_look_seconds: the same where changes are reported, and the kernel fails to.
 
         Raises:
             InvalidInput: the file cannot be read, or is not as access_file.py says.
@@ -59,7 +68,8 @@ class Access:
         self._remark = remark
         self._fault = ""
         self._lock = threading.Lock()
-        self._look_seconds, self._look_at = look_seconds, 0.0
+        self._unreported_look_seconds, self._reported_look_seconds = look_seconds, reported_look_seconds
+        self._look_seconds, self._look_at = look_seconds, 0.0 if path else math.inf
         self._seen: tuple[int, ...] = ()
         self._content = b""
         self._state = _State(AccessFile({}))
@@ -130,14 +140,16 @@ class Access:
 
     def has_changed(self, generation: int, principal: Principal | None) -> bool:
         """Whether what was found at that generation has to be asked for again: other content, or too old."""
-        if time.monotonic() >= self._look_at:  # Also asked by _refresh: a call less for a request that comes alone.
-            self._refresh()
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look(now)
         if self.generation != generation:
             return True
         return principal is not None and principal.expires_at != math.inf and time.time() > principal.expires_at
 
-    def look(self) -> None:
-        """The next request looks at the file."""
+    def look(self, is_reported: bool) -> None:
+        """The next request looks at the file. `is_reported`: it is called at every change of the file."""
+        self._look_seconds = self._reported_look_seconds if is_reported else self._unreported_look_seconds
         self._look_at = 0.0
 
     def principal_of_login(self, issuer: Oidc, id_token: str, nonce: str) -> Principal:
@@ -166,10 +178,13 @@ class Access:
 
     def _refresh(self) -> None:
         now = time.monotonic()
-        if self.path is None or now < self._look_at:
-            return
+        if now >= self._look_at:
+            self._look(now)
+
+    def _look(self, now: float) -> None:
+        assert self.path is not None
         with self._lock:
-            self._look_at = now + self._look_seconds
+            self._look_at = now + (self._unreported_look_seconds if self._fault else self._look_seconds)
             try:
                 found = os.stat(self._where)  # noqa: PTH116  # a Path's own takes twice as long
                 seen = (found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size)

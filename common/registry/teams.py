@@ -11,7 +11,7 @@ from common.registry.catalog import Lease
 
 OFFER_SECONDS = 6.0
 """A trainer that is silent for this long is lost to its team."""
-AGAIN_SECONDS, ALONE_SECONDS = OFFER_SECONDS / 3, 10.0
+AGAIN_SECONDS, ALONE_SECONDS = OFFER_SECONDS / 3, 15.0
 """How often a free trainer says that it is there; where no other has been heard of, which a round makes it say too."""
 PRESENCE_SECONDS = 0.5
 """How often chiefs and members report that they are alive."""

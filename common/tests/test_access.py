@@ -202,7 +202,7 @@ def test_a_change_that_the_kernel_reports_is_seen_before_the_next_look_is_due(
 ) -> None:
     path = tmp_path / "access.yaml"
     path.write_text(_content())
-    access = Access(path, look_seconds=3600.0)
+    access = Access(path, reported_look_seconds=3600.0)
     when_changed(path, access.look)
     assert access.principal_of(f"Bearer {_TOKEN}")
     for number in range(3):
@@ -210,3 +210,13 @@ def test_a_change_that_the_kernel_reports_is_seen_before_the_next_look_is_due(
         aside.write_text(_content(digest=digest_of(f"hr_{number}")))
         aside.replace(path)
         _eventually(access, f"hr_{number}", "ada")
+
+
+def test_a_link_may_lead_elsewhere_without_a_report(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "access.yaml").write_text(_content())
+    (tmp_path / "link").symlink_to("real")
+    found: list[bool] = []
+    for name in ("real", "link"):
+        when_changed(tmp_path / name / "access.yaml", found.append)
+    assert found == [True, False]

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from common.errors import InvalidInput
+from common.process.beat import until_next
 from headrace.client.trust import context_of
 from headrace.local.child import Probe
 
 _TIMEOUT_SECONDS, _UNREADY_SECONDS, _READY_SECONDS = 1.0, 0.1, 2.0
-_STEADY_SECONDS, _STEADY_AFTER_SECONDS = 6.0, 20.0
-"""Between two probes once everything has been ready for this long."""
+_STEADY_SECONDS, _STEADY_AFTER_SECONDS = 15.0, 20.0
+"""Between two probes once everything has been ready for this long; at the multiples of the first."""
 _PENDING_ANSWERS = 256
 
 
@@ -72,7 +73,8 @@ class Prober:
             if not all(target.is_ready for target in targets):
                 unsteady_at, due_at = now, min(due_at, now + _READY_SECONDS)
             if is_due:
-                due_at = now + (_STEADY_SECONDS if now > unsteady_at + _STEADY_AFTER_SECONDS else _READY_SECONDS)
+                is_steady = now > unsteady_at + _STEADY_AFTER_SECONDS
+                due_at = now + (until_next(_STEADY_SECONDS) if is_steady else _READY_SECONDS)
             pause = due_at - time.monotonic() if unsteady_at < now else _UNREADY_SECONDS
             self._woken.wait(max(0.0, pause))
             self._woken.clear()

@@ -26,14 +26,14 @@ from services.serving.wire.work import DEPTH_BUCKETS
 logger = logging.getLogger(__name__)
 
 NO_RUNNER, REFUSED = -1, -2
-_BLPOP_SECONDS = 1
+_BLPOP_SECONDS = 2
 _WAITING_POPS, _FEWEST_POPS = 16, 8
 """Commands that wait inside Redis for answers, one after the other; filled up again when only the fewest are left, so
 that most answers cost no write."""
 _FEWEST_EARLY = 16
 """Requests that are worth a command of their own before the turn is over."""
-_TICK_SECONDS, _QUIET_TICK_SECONDS = 0.25, 1.0
-"""Between two looks at Redis; while nothing is open and nothing waits."""
+_TICK_SECONDS, _QUIET_TICK_SECONDS = 0.25, 2.0
+"""Between two looks at Redis; while nothing is open and nothing waits, until a request is written."""
 _SILENCE_SECONDS = 1.0
 """A Redis that has owed a reply for this long, at two looks in a row, counts as lost. (At one look it may be this loop
 that was kept from reading.)"""
@@ -123,7 +123,8 @@ class QueueClient:
         self._watched: Collection[Queue] = ()
         self._requests: RedisConnection | None = None
         self._replies: RedisConnection | None = None
-        self._lost = asyncio.Event()
+        self._lost, self._begun = asyncio.Event(), asyncio.Event()
+        self._pause_seconds = _TICK_SECONDS
         self._blpop = pack(b"BLPOP", self._replies_key, str(_BLPOP_SECONDS))
         self._waiting_pops = 0
         self.is_connected = False
@@ -243,14 +244,15 @@ class QueueClient:
     async def _until_lost(self) -> None:
         assert self._requests is not None
         assert self._replies is not None
-        was_late, pause_seconds = False, _TICK_SECONDS
+        was_late, self._pause_seconds = False, _TICK_SECONDS
         while not self._lost.is_set():
+            self._begun.clear()
             try:
-                await asyncio.wait_for(self._lost.wait(), pause_seconds)
+                await asyncio.wait_for(self._begun.wait(), self._pause_seconds)
             except TimeoutError:
-                ticks = round(pause_seconds / _TICK_SECONDS)
+                ticks = round(self._pause_seconds / _TICK_SECONDS)
                 is_quiet = not self._requests.silent_seconds() and not any(map(_is_busy, self._watched))
-                pause_seconds = _QUIET_TICK_SECONDS if is_quiet else _TICK_SECONDS
+                self._pause_seconds = _QUIET_TICK_SECONDS if is_quiet else _TICK_SECONDS
                 self._requests.send(self._probe, self._probed)
                 for queue in self._watched:
                     self._requests.send(pack(b"XLEN", queue.key), partial(self._note_depth, queue, ticks))
@@ -291,6 +293,7 @@ class QueueClient:
 
     def _lose(self) -> None:
         self._lost.set()
+        self._begun.set()
         self._close()
 
     def _close(self) -> None:
@@ -307,6 +310,9 @@ class QueueClient:
 
     def _write(self) -> None:
         queues, self._unwritten = self._unwritten, []
+        if self._pause_seconds > _TICK_SECONDS:
+            self._pause_seconds = _TICK_SECONDS
+            self._begun.set()
         for queue in queues:
             requests, queue.unwritten = queue.unwritten, []
             self._send(queue, requests)

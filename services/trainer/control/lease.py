@@ -44,9 +44,9 @@ from services.trainer.settings import TrainerSettings
 logger = logging.getLogger(__name__)
 IDLE_SECONDS = 1.0
 """How often to request a round while a round is open (another trainer's lease may have run out)."""
-QUIET_SECONDS, _LOOK_SECONDS = 10.0, 2.5
-"""How often while none is, since the watch reports a new round; how often it is looked then whether that is due, and
-whether the zygote is there."""
+_QUIET_SECONDS, _LOOK_SECONDS = 15.0, 2.5
+"""How often while none is, since the watch reports a new round, at this period's multiples (beat.py); how often it is
+looked then whether that is due, and whether the zygote is there."""
 _MOST_LIVE_BYTES = 64 * 1024 * 1024
 _GOES_ON = (Outcome.SHRUNK, Outcome.REGROUPED)
 
@@ -113,7 +113,7 @@ class RoundLoop:
         self._pauses = ModelPauses()
         self._has_rebuilt = False  # rounds and rebuilds take turns
         self._wake = threading.Event()
-        self._looked_at = -QUIET_SECONDS
+        self._looked_at = -_QUIET_SECONDS
         self._helper = Helper(cluster, registry, self._zygote, settings, self._assignments) if cluster else None
 
     def look_at_round(self, round_id: str) -> None:
@@ -227,8 +227,10 @@ class RoundLoop:
 
     def _is_due(self) -> bool:
         """Whether to request work of the registry."""
-        pause_seconds = QUIET_SECONDS if self._is_quiet() else IDLE_SECONDS
-        return self._wake.is_set() or time.monotonic() >= self._looked_at + pause_seconds
+        now = time.monotonic()
+        if self._is_quiet():
+            return self._wake.is_set() or now // _QUIET_SECONDS != self._looked_at // _QUIET_SECONDS
+        return self._wake.is_set() or now >= self._looked_at + IDLE_SECONDS
 
     def _is_quiet(self) -> bool:
         return not self._has_open_rounds() and not self._pauses.waiting(time.monotonic())

@@ -16,6 +16,7 @@ from common.definition.rollout import labels_by
 from common.errors import Conflict, HeadraceError, InvalidInput
 from common.eventlog.base import EventLog
 from common.late_labels import LateLabels
+from common.process.beat import until_next
 from common.process.lifecycle import Stop
 from common.quality import OUTPUTS
 from common.registry.catalog import PRODUCTION, Model
@@ -70,7 +71,7 @@ class LiveWatch:
                 self._held_up = error.message
             except Exception:
                 logger.exception("watching live quality failed unexpectedly")
-            self._woken.wait(pause_seconds)
+            self._woken.wait(until_next(pause_seconds))
 
     def turn(self) -> int:
         """Looks once at every model; how many have labels that find their prediction. Raises Unavailable."""

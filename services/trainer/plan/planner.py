@@ -15,6 +15,7 @@ from typing import Any, Literal
 from common.errors import Conflict, DataLoss, HeadraceError
 from common.eventlog.sourced_log import SourcedLog
 from common.eventlog.topics import examples_topic
+from common.process.beat import until_next
 from common.process.health import Health
 from common.process.lifecycle import Stop
 from common.registry.catalog import PRODUCTION, ChangeKind, Round
@@ -91,7 +92,7 @@ class Planner:
             except Exception:
                 logger.exception("planning failed unexpectedly")
             interval = self._settings.poll_interval_seconds
-            self._wake.wait(interval if self._reading.tracked else max(interval, without_models))
+            self._wake.wait(interval if self._reading.tracked else until_next(max(interval, without_models)))
             self._wake.clear()
 
     def turn(self) -> bool:

@@ -202,7 +202,7 @@ def test_a_change_that_the_kernel_reports_is_seen_before_the_next_look_is_due(
 ) -> None:
     path = tmp_path / "access.yaml"
     path.write_text(_content())
-    access = Access(path, reported_look_seconds=3600.0)
+    access = Access(path, look_seconds=3600.0, reported_look_seconds=3600.0)
     when_changed(path, access.look)
     assert access.principal_of(f"Bearer {_TOKEN}")
     for number in range(3):
@@ -210,6 +210,19 @@ def test_a_change_that_the_kernel_reports_is_seen_before_the_next_look_is_due(
         aside.write_text(_content(digest=digest_of(f"hr_{number}")))
         aside.replace(path)
         _eventually(access, f"hr_{number}", "ada")
+
+
+def test_where_changes_are_reported_a_request_looks_no_more_often(tmp_path: Path) -> None:
+    path = tmp_path / "access.yaml"
+    path.write_text(_content())
+    access = Access(path, look_seconds=0.0, reported_look_seconds=3600.0)
+    access.look(is_reported=True)
+    assert access.principal_of(f"Bearer {_TOKEN}").name == "ada"
+    path.write_text(_content(digest=digest_of(new_token())))
+    assert access.principal_of(f"Bearer {_TOKEN}").name == "ada", "nothing was reported"
+    access.look(is_reported=False)
+    with pytest.raises(Unauthenticated):
+        access.principal_of(f"Bearer {_TOKEN}")
 
 
 def test_a_link_may_lead_elsewhere_without_a_report(tmp_path: Path) -> None:

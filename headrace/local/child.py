@@ -17,6 +17,9 @@ _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 10.0
 _STEADY_SECONDS = 30.0
 """A process that ran this long starts its pauses anew."""
+_REFUSED = 2
+"""How a service ends that refuses its settings; its last line says which and why."""
+_LONGEST_LINE_BYTES = 500
 _PR_SET_PDEATHSIG = 1
 # Looked up before any fork: the child only makes the call.
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -48,6 +51,7 @@ class Child:
         self._start_at = 0.0
         self._wanted = True
         self._kill_at = 0.0
+        self._log_begins = 0
 
     @property
     def state(self) -> ProcessState:
@@ -100,6 +104,7 @@ class Child:
     def _start(self) -> None:
         try:
             with self._open_log() as log:
+                self._log_begins = log.seek(0, os.SEEK_END)
                 self._process = subprocess.Popen(
                     self.spec.command,
                     env={**os.environ, **self.spec.environment},
@@ -133,6 +138,8 @@ class Child:
         self._signal_group(signal.SIGKILL)
         self._process = None
         how = f"ended with status {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"
+        if status == _REFUSED and (sentence := self._last_line()):
+            how += f": {sentence}"
         if not self._wanted:
             note = self._state.note if self._state.note.startswith("killed:") else ""
             self._change(pid=0, phase="stopped", note=note)
@@ -141,6 +148,15 @@ class Child:
             self._pause_seconds = _FIRST_PAUSE_SECONDS
         self._pause_before_start()
         self._change(pid=0, phase="restarting", note=how, restart_count=self._state.restart_count + 1)
+
+    def _last_line(self) -> str:
+        """The last that the process has written; empty where it is nothing."""
+        try:
+            with self.spec.log_path.open("rb") as log:
+                log.seek(max(self._log_begins, log.seek(0, os.SEEK_END) - _LONGEST_LINE_BYTES))
+                return log.read().decode(errors="replace").strip().rpartition("\n")[2]
+        except OSError:
+            return ""
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:

@@ -122,10 +122,10 @@ def test_a_disk_that_takes_no_more_does_not_end_the_platform(launcher: Launcher)
 def test_a_service_that_keeps_dying_is_started_with_growing_pauses(launcher: Launcher, fake_services: Path) -> None:
     main = fake_services / "services" / "ingest" / "__main__.py"
     works = main.read_text()
-    main.write_text("raise SystemExit(3)")
+    main.write_text("print('said before\\ningest: no such setting')\nraise SystemExit(2)")
     launcher.kill("ingest")
     wait_until(lambda: launcher.state().process("ingest").restart_count >= 3, "ingest is started three times")
-    assert launcher.state().process("ingest").note == "ended with status 3"
+    assert launcher.state().process("ingest").note == "ended with status 2: ingest: no such setting"
     assert launcher.state().process("serving-0").phase == "ready"
     main.write_text(works)
     assert launcher.wait_until_ready(timeout_seconds=60).is_ready

@@ -40,20 +40,20 @@ def events_of_ndjson(body: bytes, *, most: int | None = None) -> list[Any]:
     try:
         events = list(map(orjson.loads, lines))
     except orjson.JSONDecodeError:
-        return [_line(number, line) for number, line in enumerate(lines)]
+        return list(map(_line, lines))
     if body.count(b":") == _key_count(events) or not may_repeat_a_key(body, events):
         return events
-    return [_line(number, line) for number, line in enumerate(lines)]
+    return list(map(_line, lines))
 
 
 def event_of_json(text: bytes) -> object:
     """One event, or a BadLine."""
-    return _line(0, text)
+    return _line(text)
 
 
-def _line(index: int, line: bytes) -> object:
+def _line(line: bytes) -> object:
     try:
-        event = _parsed(line, f"event {index}")
+        event = _parsed(line, "the line")
     except InvalidInput as error:
         return BadLine(line, error.message)
     return _unless_repeating(_with_repeats(line), line) if may_repeat_a_key(line, event) else event

@@ -98,15 +98,19 @@ def _hear_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(scope="module")
-def warm_services() -> None:
-    """A reader's platform starts as the interpreter starts it."""
+_HEADRACE = """#!/bin/sh
+exec {python} -m headrace "$@"
+"""
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A shell with our virtual environment, and a platform on ports of its own that is gone afterwards."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+def environment(tmp_path: Path, warm_python_path: Path) -> Iterator[dict[str, str]]:
+    """A shell with our virtual environment, whose `headrace` starts processes by forks, as other tests do; and a
+    platform on ports of its own that is gone afterwards."""
+    (programs := tmp_path / "bin").mkdir()
+    (programs / "headrace").write_text(_HEADRACE.format(python=warm_python_path))
+    (programs / "headrace").chmod(0o755)
+    path = os.pathsep.join([str(programs), str(Path(sys.prefix) / "bin"), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "HEADRACE_DATA": str(tmp_path / "data"), "PYTHONPATH": str(_ROOT)}
     yield environment
     subprocess.run(["headrace", "down"], env=environment, cwd=tmp_path, capture_output=True, timeout=_COMMAND_SECONDS)

@@ -24,23 +24,28 @@ _FRONTS = (
     "services.serving.tests.support.stub_manager",
 )  # fmt: skip
 _WITHOUT_TENSORFLOW = ("services.ingest.codec.check_file", "common.eventlog.tests.writer")
-_SERVICES = ("services.ingest", "services.registry", "services.trainer")
+_SERVICES = ("services.registry", "services.trainer", "services.ingest")
 _IMPORTS = {
     **{name: (name,) for name in _WITHOUT_TENSORFLOW},
-    **dict.fromkeys(_SERVICES, (*(f"{name}.__main__" for name in _SERVICES), "testing.frozen")),
+    **dict.fromkeys(_SERVICES, (*(f"{name}.__main__" for name in _SERVICES), "psycopg", "s3fs", "testing.frozen")),
     **dict.fromkeys((*_TRAINER, *_OTHERS), _TRAINER),
     **{f"services.serving.tests.support.{name}": _TRAINER for name in _TEST_SUPPORT},
     **dict.fromkeys(_FRONTS, ("services.serving.__main__", "services.serving.replica.manager")),
     **dict.fromkeys(("services.serving.runner.zygote", "services.serving.engines.call_times"), _SERVING),
 }
-"""By module, what the server imports before a process becomes that module."""
+"""By module, what the server imports before a process becomes that module. Of the services it is what
+testing/forked.py names."""
 _ROUNDS_ZYGOTE = "services.trainer.rounds.zygote"
 """Becomes the module of the function that it is given."""
 _FORKSERVER = "from multiprocessing.forkserver import main"
 """Begins its code, in which a list names what it is to import."""
 _DECIDES = ("TF_", "XLA_", "KERAS_", "PYTHON", "LD_")
 """Python reads such variables as it starts, TensorFlow as it is imported: every set of them has a server."""
-_READ_LATER = ("TF_CPP_MIN_LOG_LEVEL", "TF_CONFIG")
+_READ_LATER = (
+    "TF_CPP_MIN_LOG_LEVEL", "TF_CONFIG", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "PYTHONUNBUFFERED",
+    "TF_CLI_CONFIG_FILE",
+)  # fmt: skip
+"""By a fork, or as TensorFlow begins to compute; the last is Terraform's."""
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -92,9 +97,11 @@ def _imports_for(arguments: list[str]) -> tuple[str, ...]:
 def _connected(folder: str, interpreter: str, owner: int, modules: tuple[str, ...]) -> socket.socket:
     """To the server for these modules and this environment; the first client starts it."""
     environment = dict(os.environ)
+    environment.setdefault("PYTHONHASHSEED", "0")  # as a trainer's zygote has it
     if modules == _SERVING:
         environment.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # the zygote sets it before it imports TensorFlow
-    tree = os.getcwd() if os.path.isdir("services") else ""
+    places = (os.getcwd(), *environment.get("PYTHONPATH", "").split(os.pathsep))
+    tree = next((place for place in places if os.path.isdir(os.path.join(place, "services"))), "")
     if tree:  # which is what the server imports from; a process gets its PYTHONPATH beside it
         environment.pop("PYTHONPATH", None)
     decides = {
@@ -105,14 +112,14 @@ def _connected(folder: str, interpreter: str, owner: int, modules: tuple[str, ..
     with open(f"{path}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not os.path.exists(path):
-            _start_server(path, interpreter, owner, modules, environment)
+            _start_server(path, interpreter, owner, modules, environment, tree)
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
     return connection
 
 
 def _start_server(
-    path: str, interpreter: str, owner: int, modules: tuple[str, ...], environment: dict[str, str]
+    path: str, interpreter: str, owner: int, modules: tuple[str, ...], environment: dict[str, str], tree: str
 ) -> None:
     import subprocess
 
@@ -120,7 +127,7 @@ def _start_server(
     server = os.path.join(os.path.dirname(__file__), "server.py")
     with open(f"{path}.log", "w") as log:
         process = subprocess.Popen(
-            [interpreter, server, path, str(owner), *modules], env=environment | single_thread,
+            [interpreter, server, path, str(owner), *modules], env=environment | single_thread, cwd=tree or None,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
         )  # fmt: skip
     assert process.stdout is not None

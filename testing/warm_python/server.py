@@ -73,8 +73,10 @@ class Caller:
         os.chdir(f"/proc/{self.pid}/cwd")
         os.environ.clear()
         os.environ.update(dict(entry.split("=", 1) for entry in self.read("environ")))
+        if os.environ.get("PYTHONUNBUFFERED"):
+            sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]  # it is the interpreter's own
         given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        sys.path[1:1] = [entry for entry in given if entry and entry not in sys.path]
+        sys.path[1:1] = [entry for entry in given if entry and entry not in sys.path[1:]]
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, self.pid))
         if self.leads_session:
             os.setsid()

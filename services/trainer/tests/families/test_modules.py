@@ -148,6 +148,7 @@ def trained_twice(
     *,
     stops: Sequence[int] = (1,),
     exports: bool = True,
+    eager: bool = True,
     parts: tuple[list[bytes], list[bytes]] | None = None,
 ) -> Platform:
     """A first round, a second in the same process that is stopped on its way and goes on in a new one; the process of
@@ -156,6 +157,7 @@ def trained_twice(
     Args:
         stops: after how many blocks more the second one is stopped, each time.
         exports: whether the second one is exported, at its end.
+        eager: whether the new process takes its steps without a graph: to the same bits, as the rebuild shows.
         parts: the events of each; by default 60 small ones.
     """
     first, second = parts or (events(60), events(60, seed=2))
@@ -170,9 +172,10 @@ def trained_twice(
         stopped = platform.train(lease, stop_requested=stop, work_dir=f"w{number}", kept=process)
         assert isinstance(stopped, Stopped), stopped
         lease = platform.registry.taken_up(lease)
-    platform.exports = exports
+    platform.exports, platform.eager = exports, eager
     outcome = platform.train(lease, work_dir="last")
     assert isinstance(outcome, Done), outcome
+    platform.eager = False
     again = replace(platform.assignment(planned, "again"), rebuild_of=2)
     found = rebuild(again, platform.messages.append, lambda: False, platform.around(kept=kept))
     assert isinstance(found, Rebuilt), found

@@ -50,23 +50,15 @@ def checked(source: str, directory: Path, **training: Any) -> tuple[Training, An
 
 
 @pytest.mark.covers("grad-api")
-@pytest.mark.parametrize(
-    ("block", "factor"),
-    [
-        ("1.0 * x", 1.0),
-        ("tf.stop_gradient(x)", 0.0),
-        ("tf.custom_gradient(lambda x: (x, lambda dy: -2.0 * dy))(x)", -2.0),
-    ],
-    ids=["plain", "stopped", "overridden"],
-)
 def test_gradients_differ_from_finite_differences_above_a_block_that_changes_them_and_nowhere_else(
-    block: str, factor: float, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    _, told = checked(NET.replace("BLOCK", block), tmp_path)
+    overridden = "tf.custom_gradient(lambda x: (x, lambda dy: -2.0 * dy))(x)"
+    _, told = checked(NET.replace("BLOCK", overridden), tmp_path)
     assert (told["variables"], told["examples"]) == (6, 48)
-    assert set(told["differing"]) == (set() if factor == 1.0 else {"above/kernel", "above/bias"})
+    assert set(told["differing"]) == {"above/kernel", "above/bias"}
     for slopes in told["differing"].values():
-        assert slopes["analytic"] == pytest.approx(factor * slopes["numeric"], rel=0.02)
+        assert slopes["analytic"] == pytest.approx(-2.0 * slopes["numeric"], rel=0.02)
         assert abs(slopes["numeric"]) > 1e-3
 
 

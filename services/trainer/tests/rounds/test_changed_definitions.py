@@ -1,5 +1,6 @@
 """What a model has learned under another definition goes along by name and by meaning; the rest is told."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,15 +22,19 @@ from services.trainer.tests.support.small_rounds import (
 )
 
 
+@pytest.fixture
+def platform(tmp_path: Path) -> Platform:
+    return Platform(tmp_path, exports=False, eager=True)
+
+
 def test_a_changed_definition_keeps_what_has_the_same_name_and_reports_the_rest(platform: Platform) -> None:
     platform.append(events(60))
     features = {name: FEATURES[name] for name in ("x", "x_bucket", "word", "code", "word_code")}
-    platform.train(platform.lease(definition(features=features)))
+    platform.train(platform.lease(definition(features=features, training={"optimizer": {"name": "adam"}})))
     platform.append(events(60, seed=2))
     del features["word_code"]
     features["tags_code"] = {"type": "crossed", "of": ["word", "x_bucket"], "bins": 10}
-    changed = definition(features=features, training={"batch_size": 8, "optimizer": {"name": "sgd"}})
-    platform.learn(changed, parent_version=1)
+    platform.learn(definition(features=features), parent_version=1)
     first, second = platform.registry.versions
     report = second.environment["warm_start"]
     assert "model/wide/tags_code_weights" in report["new"]
@@ -43,16 +48,15 @@ def test_a_changed_definition_keeps_what_has_the_same_name_and_reports_the_rest(
 def test_rows_move_by_meaning_so_that_the_answers_stay(platform: Platform) -> None:
     """Words and buckets in another order and number, wider layers, a feature more: with nothing learned in the second
     round the candidate answers exactly as its parent does."""
-    still = {"batch_size": 8, "optimizer": {"name": "adam", "learning_rate": 0.0}}
+    still = {"optimizer": {"name": "sgd", "learning_rate": 0.0}}
     words = ["red", "green", "blue", "grey", "pink", "teal"]
     fixed: dict[str, Any] = {
         **{name: FEATURES[name] for name in ("pair", "x_bucket", "code", "word_vector")},
         "x": {"type": "numeric", "normalize": "zscore", "update": False},
         "word": {"type": "vocabulary", "words": words, "oov": "error"},
     }
-    learning = {"batch_size": 8, "optimizer": {"name": "adam", "learning_rate": 0.05}}
     platform.append(events(80))
-    platform.train(platform.lease(definition(features=fixed, training=learning)))
+    platform.train(platform.lease(definition(features=fixed)))
     changed = fixed | {
         "word": fixed["word"] | {"words": ["violet", *reversed(words)]},
         "code": fixed["code"] | {"size": 9},
@@ -107,7 +111,7 @@ def test_texts_train_and_move_by_word(platform: Platform) -> None:
 
 
 def test_a_layer_starts_anew_only_when_told_to(platform: Platform) -> None:
-    numbers = {"features": WIDE_AND_DEEP}
+    numbers = {"features": WIDE_AND_DEEP, "training": {"optimizer": {"name": "adam"}}}
     platform.append(events(40))
     platform.learn(definition(**numbers))
     platform.append(events(40, seed=2))

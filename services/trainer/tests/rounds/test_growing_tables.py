@@ -39,7 +39,7 @@ def stored(platform: Platform, version: int) -> checkpoint.Checkpoint:
 def test_rows_come_and_go_with_their_slots_and_a_version_is_rebuilt_and_resumed_to_the_same_bits(
     tmp_path: Path,
 ) -> None:
-    platform = Platform(tmp_path, exports=False)
+    platform = Platform(tmp_path, exports=False, eager=True)
     still = {**SECTIONS["training"], "optimizer": {"name": "adam", "learning_rate": 0.0}}
     rounds = [(["red", "green", "blue"], SECTIONS), (["blue", "grey", "red"], SECTIONS | {"training": still})]
     rounds += [(["grey", "pink", "teal", "rose", "rust"], SECTIONS)]
@@ -51,6 +51,7 @@ def test_rows_come_and_go_with_their_slots_and_a_version_is_rebuilt_and_resumed_
             assert isinstance(stopped, Stopped)
             lease, platform.exports = platform.registry.taken_up(lease), True
         assert isinstance(platform.train(lease), Done)
+    platform.eager = False
     found = rebuilt(platform, planned, 3)
     assert (found.missing, found.differences) == ((), ())
 

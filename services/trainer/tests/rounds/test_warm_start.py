@@ -47,7 +47,7 @@ def model(
 
 @pytest.fixture
 def platform(tmp_path: Path) -> Platform:
-    return Platform(tmp_path, exports=False).append(events(60))
+    return Platform(tmp_path, exports=False, eager=True).append(events(40))
 
 
 def trained(

@@ -45,7 +45,8 @@ _SCHEMA = {
     "features": [{"name": "item", "dtype": "int64"}, {"name": "x", "dtype": "float32", "shape": [4]}],
     "labels": [{"name": "y", "dtype": "int64"}],
 }
-_TRAINING = {"batch_size": 50, "optimizer": {"name": "adam", "learning_rate": 0.01}}
+_TRAINING = {"batch_size": 50, "optimizer": {"name": "sgd", "learning_rate": 0.1, "momentum": 0.9}}
+"""With a slot for each weight, of a third of Adam's operations."""
 _ESTIMATOR = {
     "estimator": "wide_deep_classifier",
     "features": {

@@ -96,7 +96,8 @@ def test_it_learns_whether_values_rise_or_fall_where_their_sum_says_nothing(tmp_
 def test_it_trains_in_buckets_resumes_exports_and_rebuilds_to_the_same_bits(tmp_path: Path) -> None:
     features = {name: FEATURES[name] for name in ("x", "tags", "tags_vector")}
     parameters = {"sequence": ["tags_vector"], "context": ["x"], "units": [4], "cell": "simple_rnn", "dropout": 0.2}
-    training = {"bucket_by_sequence_length": {"feature": "tags", "boundaries": [1], "batch_sizes": [4, 8]}}
+    buckets = {"feature": "tags", "boundaries": [1], "batch_sizes": [4, 8]}
+    training = {"batch_size": None, "bucket_by_sequence_length": buckets}
     files = definition(estimator="rnn_classifier", features=features, parameters=parameters, training=training)
     version = trained_twice(tmp_path, files).registry.versions[1]
     told = version.environment["training"]["bucketed"]

@@ -93,7 +93,8 @@ def definition(**sections: Any) -> dict[str, bytes]:
     }
     files = {path: content for path, content in sections.items() if path.endswith("_py")}
     if "module" not in sections and sections.get("training"):
-        sections["training"] = mapping["training"] | sections["training"]
+        merged = mapping["training"] | sections["training"]
+        sections["training"] = {key: value for key, value in merged.items() if value is not None}
     mapping |= {key: value for key, value in sections.items() if key not in files}
     mapping = {key: value for key, value in mapping.items() if value is not None}
     named = {path.replace("_py", ".py"): content.encode() for path, content in files.items()}

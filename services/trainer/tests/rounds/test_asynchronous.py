@@ -12,8 +12,7 @@ from services.trainer.tests.support.platform_processes import MODEL, STREAM, Eve
 from testing.processes import children_of
 from testing.waiting import wait_until
 
-_FEATURES = b"""parameters: {hidden_units: [4]}
-features:
+_FEATURES = b"""features:
   near: {type: bucketized, of: distance, boundaries: [BOUNDARIES]}
   near_vector: {type: embedding, of: near, dimension: 3, parts: 2}
 """.replace(b"BOUNDARIES", ", ".join(str(2 * number) for number in range(1, 100)).encode())
@@ -24,8 +23,7 @@ features:
 def test_a_killed_server_costs_what_followed_the_last_resume_point_and_a_killed_worker_nothing(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
 ) -> None:
-    plain = "optimizer: {name: sgd, learning_rate: 0.01}"
-    training = f"{{batch_size: 8, passes: 6, {plain}, asynchronous: {{workers: 2, servers: 2, tolerance: 0.9}}}}"
+    training = "{batch_size: 8, passes: 6, asynchronous: {workers: 2, servers: 2, tolerance: 0.9}}"
     # Not the area under the curve: of labels that nothing tells apart and twenty held-out events it may well be 0 once.
     written = (
         definition(gate="{metric: log_loss}", training=training)
@@ -59,7 +57,7 @@ def test_a_killed_server_costs_what_followed_the_last_resume_point_and_a_killed_
     assert 0 < told["updates"] == sum(told["batches_by_worker"]) < version.step, "the rest is of the first attempt"
     assert set(told["staleness"]) == {"mean", "max"}
     placed = {path: one["server"] for one in told["placement"] for path in one["variables"]}
-    assert len(placed) == 6, "two parts of a table, two kernels, two biases"
+    assert len(placed) == 8, "two parts of a table, three kernels, three biases"
     assert set(placed.values()) == {0, 1}
     assert [(one["variable"], one["rows"]) for one in told["by_row"]] == [
         ("near_vector_table/part_0", 50),

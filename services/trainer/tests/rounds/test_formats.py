@@ -24,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("warm_python")
 NUMERIC = {name: FEATURES[name] for name in ("x", "pair", "code_columns")} | {"code": FEATURES["code"]}
 WIDE: dict[str, Any] = {
     "estimator": "dnn_classifier", "features": NUMERIC, "parameters": {"hidden_units": [256, 256]},
+    "training": {"optimizer": {"name": "adam", "learning_rate": 0.01}},
 }  # fmt: skip
 
 

@@ -33,7 +33,10 @@ SCHEMA: dict[str, Any] = {
     "features": [{"name": "distance", "dtype": "float32"}],
     "labels": [{"name": "late", "dtype": "int64", "min": 0, "max": 1}],
 }
-DEFINITION = definition(estimator="linear_classifier", features={"distance": {"type": "numeric"}}, parameters=None)
+DEFINITION = definition(
+    estimator="linear_classifier", features={"distance": {"type": "numeric"}}, parameters=None,
+    training={"optimizer": {"name": "adam", "learning_rate": 0.01}},
+)  # fmt: skip
 
 
 @dataclass

@@ -88,7 +88,7 @@ def write_version(folder: Path) -> None:
 @pytest.mark.usefixtures("warm_python")
 def test_tensorboard_shows_a_tab_for_each_kind_of_what_a_round_keeps(doors: Doors, tmp_path: Path) -> None:
     platform = Platform(tmp_path / "platform").append(small_events(240))
-    asked = {"batch_size": 8, "summaries": {"histograms": 2, "worst": 3, "projector": 4}}
+    asked = {"optimizer": {"name": "adam"}, "summaries": {"histograms": 2, "worst": 3, "projector": 4}}
     seen = {name: FEATURES[name] for name in ("x", "word", "word_vector", "tags", "tags_vector")}
     platform.learn(definition(features=seen, training=asked))
     doors.has_version(tmp_path / "platform/cache/model/1/tensorboard")

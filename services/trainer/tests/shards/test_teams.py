@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.mark.covers("dist-mirrored", "dist-multiworker")
-@pytest.mark.parametrize("team", [{"devices": 3}, {"workers": 3}], ids=str)
+@pytest.mark.parametrize("team", [{"devices": 3}, {"workers": 3}, {"workers": 2, "exchange": "collectives"}], ids=str)
 def test_several_devices_and_several_processes_train_what_one_does(teams: Teams, team: dict[str, Any]) -> None:
     alone = teams.alone("estimator")
     assert len(alone["losses"]) == 18, "two blocks of 403 examples in batches of at most 50"

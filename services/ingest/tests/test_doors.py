@@ -114,7 +114,7 @@ _BROKEN_LENGTH[0] ^= 1
         (b'{"events": [{"pixels": ' + b"[" * 1000 + b"]" * 1000 + b"}]}", JSON, "nested too deeply to be read"),
         (b'{"pixels": ' + b"[" * 1000 + b"]" * 1000 + b"}", NDJSON, "nested too deeply to be read"),
         (json.dumps(event(0, carrier="\xff")).encode("latin-1"), NDJSON, "carrier is 'ÿ', expected one of AA, UA"),
-        (b'{"a": 1}\n{"carrier": "A\xff"}', NDJSON, "event 1 is not valid UTF-8 at byte 14"),
+        (b'{"a": 1}\n{"carrier": "A\xff"}', NDJSON, "; event 1: the line is not valid UTF-8 at byte 14"),
         (b'{"a": 1}\n{"a"', NDJSON, "; event 1: the line is not JSON"),
         (b'{"events": [{"distance": 1, "distance": 2}]}', JSON, "event 0: the key 'distance' is there twice"),
         (b'{"distance" : 1, "dist\\u0061nce": "12:30"}', NDJSON, "event 0: the key 'distance' is there twice"),

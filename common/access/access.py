@@ -1,7 +1,6 @@
 """Credentials to principals, by ACCESS_FILE, which is read again when it has changed."""
 
 import hmac
-import ipaddress
 import logging
 import math
 import os
@@ -16,6 +15,7 @@ from common.access.oidc import Oidc, is_jwt
 from common.access.principal import ANONYMOUS, Principal
 from common.access.tokens import digest_of
 from common.errors import InvalidInput, Unauthenticated
+from common.loopback import is_loopback
 
 logger = logging.getLogger(__name__)
 LOOK_SECONDS, _REPORTED_LOOK_SECONDS = 0.05, 1.0
@@ -229,19 +229,12 @@ def open_access(path: Path | None, host: str, *, allow_anonymous: bool, prefix: 
         access = Access(path)
         when_changed(path, access.look)
         return access
-    if not allow_anonymous and not _is_loopback(host):
+    if not allow_anonymous and not is_loopback(host):
         raise InvalidInput(
             f"{prefix}HOST is {host}, which other machines reach, and requests need no credentials: set "
             "ACCESS_FILE (docs/guide/access.md), or ALLOW_ANONYMOUS=yes to permit every request"
         )
     return Access(remark=_ANONYMOUS_REMARK if allow_anonymous else "")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _holder_of(file: AccessFile, names: tuple[str, ...]) -> Principal:

@@ -7,7 +7,6 @@ asymmetric algorithms only: with HMAC a public key would pass for a secret (RFC 
 
 import base64
 import hashlib
-import ipaddress
 import json
 import threading
 import urllib.error
@@ -22,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from common.access.principal import Principal, check_name, check_roles
 from common.errors import InvalidInput, Unauthenticated, Unavailable
+from common.loopback import is_loopback
 
 _ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 _TIMEOUT_SECONDS = 3.0
@@ -279,12 +279,7 @@ def _is_role(text: str) -> bool:
 def _check_url(url: str) -> str:
     """The URL itself. Raises ValueError unless its answer is protected on the way: https, or this machine."""
     parts = urlsplit(url)
-    is_here = parts.hostname == "localhost"
-    if not is_here and parts.hostname:
-        try:
-            is_here = ipaddress.ip_address(parts.hostname).is_loopback
-        except ValueError:
-            is_here = False
-    if not parts.hostname or parts.scheme not in ("https", "http") or (parts.scheme == "http" and not is_here):
+    is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+    if not parts.hostname or not is_safe:
         raise ValueError(f"{url!r} is no https:// URL, nor http:// on this machine")
     return url

@@ -21,6 +21,7 @@ import prometheus_client
 
 from common.access.shares import Shares
 from common.errors import InvalidInput, Overloaded
+from common.loopback import is_loopback
 
 REFUSED = prometheus_client.Counter(
     "http_refused", "Requests and connections that were refused before any route saw them.", ["status"]
@@ -101,9 +102,9 @@ class HttpBounds:
     error_body: Callable[[int, str], bytes] = door_error_body
 
 
-def is_loopback(sock: socket.socket) -> bool:
+def is_near(sock: socket.socket) -> bool:
     """Whether the socket listens where only this machine can connect."""
-    return ipaddress.ip_address(sock.getsockname()[0]).is_loopback
+    return is_loopback(sock.getsockname()[0])
 
 
 def host_names(text: str) -> frozenset[str]:

@@ -32,7 +32,7 @@ from common.errors import (
 from common.process.api_page import API_PAGE_FILES, add_api_page
 from common.process.guarded_http import GuardedRoutes, Identify, Refused
 from common.process.health import Health
-from common.process.http_door import HttpBounds, host_names, is_loopback
+from common.process.http_door import HttpBounds, host_names, is_near
 from common.process.http_protocol import protocol_of
 from common.process.lifecycle import open_files_limit
 from common.process.strict_requests import refuse_ignored_parts
@@ -296,7 +296,7 @@ def bounds_of(
         max_connections=max(_FEWEST_CONNECTIONS, min(_MOST_CONNECTIONS, open_files_limit() // 4)),
         of_principal=of_principal,
         of_principal_setting=f"{service.upper()}_MAX_CONNECTIONS_PER_PRINCIPAL",
-        is_loopback=is_loopback(sock),
+        is_loopback=is_near(sock),
         own_names=frozenset({service, socket.gethostname().lower()}),
         allowed_hosts=host_names(allowed_hosts),
         allowed_hosts_setting=f"{service.upper()}_ALLOWED_HOSTS",

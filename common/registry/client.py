@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from common.errors import Unavailable
+from common.loopback import is_loopback
 from common.process.pace import UNLIMITED, Pace
 from common.process.retry import Retry
 from common.process.rpc_client import Authorization, RenewedChannel, errors_from_status, open_channel
@@ -42,7 +43,6 @@ __all__ = ["RegistryClient", "digest_of", "manifest_of"]
 Answer = TypeVar("Answer", bound=Message)
 # Three times the longest pause between heartbeats.
 _SILENCE_SECONDS = 3 * QUIET_SECONDS
-_NEAR = ("127.0.0.1:", "localhost:")
 
 
 class RegistryClient:
@@ -75,7 +75,8 @@ class RegistryClient:
             lambda: open_channel(address, traceparent=traceparent, authorization=authorization, tls=tls), tls
         )
         self._stub = self._channel.stub(registry_pb2_grpc.RegistryServiceStub)
-        self._files = FileTransfer(self._stub, timeout_seconds=timeout_seconds, is_near=address.startswith(_NEAR))
+        is_near = is_loopback(address.rpartition(":")[0])
+        self._files = FileTransfer(self._stub, timeout_seconds=timeout_seconds, is_near=is_near)
 
     def close(self) -> None:
         """Ends the connection; calls that are running raise Unavailable."""

@@ -150,9 +150,17 @@ def _work_json(work: Mapping[str, Any]) -> dict[str, Any]:
 
 def version_json(version: VersionState) -> dict[str, Any]:
     """A version, as the replica's own pages show it."""
-    same = ("model", "version", "is_cold", "runner_models", "engine", "fetch_seconds", "load_seconds", "loaded",
-            "private_bytes", "available_at")  # fmt: skip
-    return {name: getattr(version, name) for name in same} | {
+    return {
+        "model": version.model,
+        "version": version.version,
+        "is_cold": version.is_cold,
+        "runner_models": version.runner_models,
+        "engine": version.engine,
+        "fetch_seconds": version.fetch_seconds,
+        "load_seconds": version.load_seconds,
+        "loaded": version.loaded,
+        "private_bytes": version.private_bytes,
+        "available_at": version.available_at,
         "state": version.state.value,
         "aliases": list(version.aliases) if version.state is ServingState.AVAILABLE else [],
         "signatures": sorted(version.signatures),

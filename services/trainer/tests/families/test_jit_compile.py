@@ -27,7 +27,7 @@ TRAINING = {"batch_size": 20, "jit_compile": True}
 @pytest.mark.covers("perf-xla")
 def test_it_trains_resumes_exports_and_rebuilds_to_the_same_bits(tmp_path: Path) -> None:
     """Nothing is held out, so that blocks of 40 and 20 have batches of one size, which XLA compiles once."""
-    trained_twice(tmp_path, module(DRAWING, training=TRAINING, evaluation={"holdout_fraction": 0}), eager=False)
+    trained_twice(tmp_path, module(DRAWING, training=TRAINING, evaluation={"holdout_fraction": 0}))
 
 
 @pytest.mark.covers("perf-xla")

@@ -102,8 +102,8 @@ def test_it_trains_resumes_exports_and_rebuilds_to_the_same_bits(
     source: str, sections: dict[str, Any], tmp_path: Path
 ) -> None:
     files = module(source, parameters={"hidden": 4}, training={"batch_size": 16}, **sections)
-    is_of_today = source in (PLAIN, OWN_STEP)  # TensorFlow 1's optimizers need a graph
-    platform = trained_twice(tmp_path, files, exports=is_of_today, eager=is_of_today)
+    is_of_today = source in (PLAIN, OWN_STEP)
+    platform = trained_twice(tmp_path, files, exports=is_of_today)
     candidate = platform.registry.versions[1].metrics["candidate"]
     assert np.isfinite(candidate["loss"])
     if not is_of_today:

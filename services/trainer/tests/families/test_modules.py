@@ -148,7 +148,6 @@ def trained_twice(
     *,
     stops: Sequence[int] = (1,),
     exports: bool = True,
-    eager: bool = True,
     parts: tuple[list[bytes], list[bytes]] | None = None,
 ) -> Platform:
     """A first round, a second in the same process that is stopped on its way and goes on in a new one; the process of
@@ -157,7 +156,6 @@ def trained_twice(
     Args:
         stops: after how many blocks more the second one is stopped, each time.
         exports: whether the second one is exported, at its end.
-        eager: whether the new process takes its steps without a graph: to the same bits, as the rebuild shows.
         parts: the events of each; by default 60 small ones.
     """
     first, second = parts or (events(60), events(60, seed=2))
@@ -172,10 +170,9 @@ def trained_twice(
         stopped = platform.train(lease, stop_requested=stop, work_dir=f"w{number}", kept=process)
         assert isinstance(stopped, Stopped), stopped
         lease = platform.registry.taken_up(lease)
-    platform.exports, platform.eager = exports, eager
+    platform.exports = exports
     outcome = platform.train(lease, work_dir="last")
     assert isinstance(outcome, Done), outcome
-    platform.eager = False
     again = replace(platform.assignment(planned, "again"), rebuild_of=2)
     found = rebuild(again, platform.messages.append, lambda: False, platform.around(kept=kept))
     assert isinstance(found, Rebuilt), found

@@ -99,7 +99,7 @@ def test_it_trains_in_buckets_resumes_exports_and_rebuilds_to_the_same_bits(tmp_
     buckets = {"feature": "tags", "boundaries": [1], "batch_sizes": [4, 8]}
     training = {"batch_size": None, "optimizer": {"name": "adam"}, "bucket_by_sequence_length": buckets}
     files = definition(estimator="rnn_classifier", features=features, parameters=parameters, training=training)
-    version = trained_twice(tmp_path, files, eager=False).registry.versions[1]
+    version = trained_twice(tmp_path, files).registry.versions[1]
     told = version.environment["training"]["bucketed"]
     assert told["feature"] == "tags"
     assert min(told["batches"], told["steps"], told["padded_steps_saved"]) > 0

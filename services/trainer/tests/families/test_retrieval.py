@@ -62,7 +62,7 @@ def examples(items: list[str], *, seed: int) -> list[bytes]:
 def test_towers_learn_who_takes_what_resume_rebuild_and_answer_with_items_of_the_stream(tmp_path: Path) -> None:
     """The second round is stopped in the middle of the ninth of its sixteen passes of four blocks."""
     parts = examples(["a", "b", "c"], seed=0), examples(["b", "c", "d", "e", "f"], seed=1)
-    platform = trained_twice(tmp_path, definition(**SECTIONS), SCHEMA, stops=(33,), eager=False, parts=parts)
+    platform = trained_twice(tmp_path, definition(**SECTIONS), SCHEMA, stops=(33,), parts=parts)
     first, second = platform.registry.versions
     assert first.metrics["candidate"]["recall_at@1"] > 0.8
     assert second.metrics["candidate"]["recall_at@1"] > 0.7

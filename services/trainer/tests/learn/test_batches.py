@@ -179,7 +179,7 @@ def test_a_round_that_changes_images_resumes_and_rebuilds_to_the_same_bits(tmp_p
     source = SEEN.replace("(4, 4, 1)", "(1, 2, 1)").replace("pixels", "pair")
     training = {"batch_size": 8, "passes": 2, "augment": {"pair": [FLIP | {"mode": "horizontal"}]}}
     schema = {**SCHEMA, "features": features}
-    trained_twice(tmp_path, module(source, training=training), schema, exports=False, eager=False)
+    trained_twice(tmp_path, module(source, training=training), schema, exports=False)
 
 
 def test_labels_that_are_classes_are_not_mixed(tmp_path: Path) -> None:

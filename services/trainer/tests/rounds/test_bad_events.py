@@ -80,7 +80,7 @@ def letters(platform: Platform) -> dict[bytes, str]:
 def test_bad_events_are_set_aside_with_their_reason_and_the_round_goes_on(
     tmp_path: Path, source: str, value: float, reason: str
 ) -> None:
-    undisturbed, stopped = (Platform(tmp_path / name, exports=False, eager=name == "two") for name in ("one", "two"))
+    undisturbed, stopped = (Platform(tmp_path / name, exports=False, eager=True) for name in ("one", "two"))
     for platform in (undisturbed, stopped):
         bad = with_bad_events(platform, value, value * 1.1, value * 0.9, value * 0.8)
     lease = undisturbed.lease(files(source))

@@ -51,7 +51,6 @@ def test_rows_come_and_go_with_their_slots_and_a_version_is_rebuilt_and_resumed_
             assert isinstance(stopped, Stopped)
             lease, platform.exports = platform.registry.taken_up(lease), True
         assert isinstance(platform.train(lease), Done)
-    platform.eager = False
     found = rebuilt(platform, planned, 3)
     assert (found.missing, found.differences) == ((), ())
 

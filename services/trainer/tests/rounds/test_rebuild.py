@@ -22,9 +22,8 @@ from testing.waiting import wait_until
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Platform, list[Lease]]:
-    """Two versions, the second one over two passes and put together from resume points. They are rebuilt without a
-    graph."""
-    platform = Platform(tmp_path_factory.mktemp("rebuild"), exports=False).append(events(60))
+    """Two versions, the second one over two passes and put together from resume points."""
+    platform = Platform(tmp_path_factory.mktemp("rebuild"), exports=False, eager=True).append(events(60))
     leases = [platform.lease(definition(features=WIDE_AND_DEEP))]
     assert isinstance(platform.train(leases[0]), Done)
     platform.append(events(60, seed=2))
@@ -33,7 +32,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Platform, list[Le
     twice = definition(features=WIDE_AND_DEEP, training=training)
     leases.append(platform.lease(twice, parent_version=1))
     assert isinstance(platform.train(leases[1], resume_interval_seconds=0.0), Done)
-    platform.eager = True
     return platform, leases
 
 

@@ -18,7 +18,9 @@ def test_a_round_stopped_after_every_block_ends_with_the_same_weights(tmp_path: 
     """With dropout, optimizer slots, zscore statistics and learned vocabularies, over two passes of two blocks."""
     training = {"batch_size": 8, "passes": 2, "optimizer": {"name": "adam", "learning_rate": 0.01}}
     files = definition(estimator="dnn_classifier", training=training)
-    undisturbed, platform = (Platform(tmp_path / str(eager), exports=False, eager=eager) for eager in (False, True))
+    undisturbed, platform = (
+        Platform(tmp_path / name, exports=False, eager=True) for name in ("undisturbed", "stopped")
+    )
     for one in (undisturbed, platform):
         one.append(events(75))
     undisturbed.train(undisturbed.lease(files))

@@ -101,7 +101,7 @@ class Chain:
 def chain_of(directory: Path, files: Mapping[str, bytes], *, kept: Kept | None, parents: list[int]) -> Chain:
     """A round for each of the parents, over events that are new for its parent; those of estimators with `kept`
     export, those without have no graph."""
-    platform = Platform(directory, exports=kept is not None and len(files) == 1, eager=kept is None)
+    platform = Platform(directory, exports=kept is not None and len(files) == 1)
     for number, parent in enumerate(parents):
         platform.append(events(60, seed=number + 1))
         done = platform.train(platform.lease(files, parent_version=parent, has_window=True), kept=kept)
@@ -191,7 +191,7 @@ def test_a_round_that_learns_other_words_has_the_bits_of_one_in_a_new_process(tm
     files = definition(features={"x": FEATURES["x"], "word": words, "word_vector": vector}, training=TRAINED)
     digests, told = list[list[str]](), list[Any]()
     for name, kept in (("fresh", None), ("warm", Kept())):
-        platform = Platform(tmp_path / name, exports=False, eager=kept is None)
+        platform = Platform(tmp_path / name, exports=False)
         for number, word in enumerate(("red", "green", "green")):
             random = np.random.default_rng(number)
             platform.append([serialized({**event(random), "word": word}) for _ in range(40)])

@@ -91,14 +91,14 @@ class Pupil:
         return [_probability(prediction) for prediction in self.client.predict(self.model, instances=PROBES)]
 
     @contextmanager
-    def asking(self, threads: int = 4) -> Iterator[list[str]]:
+    def asking(self, threads: int = 4, *, pause_seconds: float = 0.05) -> Iterator[list[str]]:
         """Predicts all the while from several connections; yields the list of what failed, with "ok" for each
         answer."""
         outcomes: list[str] = []
         stop = threading.Event()
 
         def ask() -> None:
-            while not stop.wait(0.05):  # some 70 a second by four threads: at five times that they take a core
+            while not stop.wait(pause_seconds):  # some 70 a second by four threads: at five times that they take a core
                 try:
                     above, below = self.probabilities()
                     outcomes.append("ok" if above > 0.5 > below else f"answered {above}, {below}")

@@ -98,7 +98,7 @@ def scaled(cluster: Cluster, pupil: Pupil, tag: str, report: Report) -> None:
         _scale_by(cluster, address, tag, waitingExamples=ROUND_EVENTS // 4)
         with report.step("KEDA: serving by its queue") as figures:
             _await_replicas(cluster, "serving", 1, figures)
-            with pupil.seen_by(cluster.client(timeout_seconds=30)).asking(_ASKERS) as outcomes:
+            with pupil.seen_by(cluster.client(timeout_seconds=30)).asking(_ASKERS, pause_seconds=0.01) as outcomes:
                 _await_replicas(cluster, "serving", 2, figures)
                 await_more(outcomes)
             _await_replicas(cluster, "serving", 1, figures)

@@ -26,6 +26,7 @@ from common.eventlog.tests.segments import TOPIC, partition_dir, segment_files, 
 from testing.waiting import at_once
 
 _TIMEOUT_SECONDS = 60.0
+_QUEUE_SECONDS = 0.3
 
 
 # Group commit
@@ -46,6 +47,7 @@ def test_appends_that_wait_together_share_two_flushes(segments: SegmentLog, dire
         for thread in threads:
             thread.start()
         entering.wait(_TIMEOUT_SECONDS)
+        time.sleep(_QUEUE_SECONDS)
         assert segments.flush_count == before
     for thread in threads:
         thread.join(_TIMEOUT_SECONDS)

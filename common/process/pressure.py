@@ -40,7 +40,7 @@ class CorePressure:
 
 
 class YieldingRate:
-    """Bytes per second of work in the background, which takes a core from those who are waited for."""
+    """Bytes per second of work in the background: the fewer, the more threads wait for a core."""
 
     def __init__(self, most: float, least: float, *, share: Callable[[], float] | None = None) -> None:
         """share: of the time in which some thread waits for a core, as CorePressure says it."""

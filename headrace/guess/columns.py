@@ -13,7 +13,7 @@ import orjson
 
 from common.errors import InvalidInput
 from common.examples.cells import MISSING_WORDS, amount, column_name, epoch_seconds, parse_date, with_point
-from common.examples.values import TRUTHS
+from common.examples.values import EXACT_FLOATS, TRUTHS
 from headrace.files.tables import Row
 
 MOST_DISTINCT = 100_000
@@ -27,7 +27,6 @@ _LEADING_ZERO = re.compile(r"[+-]?0\d")
 _SIGN = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 """A letter of Thai, Lao, Japanese or Chinese, which are written without spaces between words."""
 _FLOAT32_MAX = 3.4e38
-_FLOAT_DIGITS = 2**53
 _FLOAT32_WHOLE = 2**24
 _INT64_MAX = 2**63
 
@@ -241,7 +240,7 @@ def kind_of(text: str) -> tuple[str, float | None]:
         return "truth", float(TRUTHS[text.lower()])
     if _NUMBER.fullmatch(text) and not _LEADING_ZERO.match(text) and abs(float(text)) < _FLOAT32_MAX:
         number = float(text)
-        return ("integral" if number.is_integer() and abs(number) < _FLOAT_DIGITS else "number"), number
+        return ("integral" if number.is_integer() and abs(number) < EXACT_FLOATS else "number"), number
     if found := amount(text):
         return ("number" if found[1] or "." in text else "whole"), found[0]
     moment = parse_date(text)

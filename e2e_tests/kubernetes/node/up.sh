@@ -91,7 +91,7 @@ tar -c pause | docker import -c 'ENTRYPOINT ["/pause"]' - local/pause:1 >/dev/nu
 begin controller-manager "$home/bin/kube-controller-manager" --kubeconfig kubeconfig --service-account-private-key-file=sa.key --use-service-account-credentials=true --root-ca-file=certs/apiserver.crt --leader-elect=false --bind-address=127.0.0.1 --cert-dir=cm --horizontal-pod-autoscaler-sync-period=5s --horizontal-pod-autoscaler-downscale-stabilization=20s
 begin scheduler "$home/bin/kube-scheduler" --kubeconfig kubeconfig --leader-elect=false --bind-address=127.0.0.1 --cert-dir=sched
 begin kubelet "$home/bin/kubelet" --kubeconfig kubeconfig --config kubelet.yaml --root-dir "$run/kubelet" --cert-dir kubelet-certs --hostname-override node1
-# Before kube-proxy knows a service its address is anywhere: a gateway that answers there would be taken for the service.
+# An address that kube-proxy does not know yet would leave the node, and a gateway that answers pass for the service.
 for chain in OUTPUT FORWARD; do iptables -C $chain -d $services -j REJECT 2>/dev/null || iptables -A $chain -d $services -j REJECT; done
 # Docker's engine has all forwarding dropped that is not its own. Last: kube-proxy's refusals stand before.
 for way in -i -o; do iptables -C FORWARD $way kube0 -j ACCEPT 2>/dev/null || iptables -A FORWARD $way kube0 -j ACCEPT; done

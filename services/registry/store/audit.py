@@ -22,6 +22,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from common.access.principal import author_of, current
 from common.errors import HeadraceError, Overloaded, Unavailable
+from common.examples.values import EXACT_FLOATS
 from common.registry.audit import EMPTY, PRUNED, Head, head_of, line_after
 from services.registry.store.database import Database, Transaction
 from services.registry.store.tables import audit
@@ -33,7 +34,6 @@ DONE, DENIED = "done", "denied"
 _MAX_TEXT = 300
 _PAGE = 1000
 _DENIED_A_MINUTE = 120
-_MAX_EXACT = 2**53
 
 
 @dataclass
@@ -183,7 +183,7 @@ def _plain(value: Any) -> Any:
         return [_plain(element) for element in value]
     if isinstance(value, Enum):
         return str(value.value)
-    if value is None or isinstance(value, bool) or (isinstance(value, int) and abs(value) < _MAX_EXACT):
+    if value is None or isinstance(value, bool) or (isinstance(value, int) and abs(value) < EXACT_FLOATS):
         return value
     text = str(value).encode(errors="replace").decode()
     if len(text) <= _MAX_TEXT:

@@ -1,4 +1,4 @@
-"""The variables of a version, read piece by piece into memory that is kept: while other versions answer in the same
+"""Reads the variables of a version piece by piece, into memory that is kept, while other versions answer in the same
 process.
 
 TensorFlow's own restore operation takes a core for as long as the file is large, and new memory, whose pages the kernel
@@ -37,8 +37,8 @@ class StateReader:
         self._kept: list[np.ndarray] = []
 
     def read(self, directory: Path, pace: Pace) -> list[np.ndarray] | None:
-        """The values that a SavedModel of the program has, in the memory of the last ones read, unless `let_go` was
-        called. None where they are not plain numbers in one piece.
+        """The values that a SavedModel of the program has. They overwrite those of the last call, unless `let_go` came
+        between. None where a variable is no plain numbers in one piece.
 
         Raises:
             RequestFailed: DATA_LOSS, a file is damaged.
@@ -52,7 +52,7 @@ class StateReader:
         variables = [variable for variable in found if variable is not None and _is_plain(variable)]
         if len(variables) < len(found):
             return None
-        if not all(map(_is_alike, variables, self._kept)) or len(self._kept) != len(variables):
+        if len(self._kept) != len(variables) or not all(map(_is_alike, variables, self._kept)):
             self._kept = [_aligned(variable) for variable in variables]
         with ExitStack() as opened:
             files = [opened.enter_context((directory / path).open("rb", buffering=0)) for path in index.data_files()]
@@ -62,7 +62,7 @@ class StateReader:
         return self._kept
 
     def let_go(self) -> None:
-        """Others have the memory of the last values from now on."""
+        """Leaves the memory of the last values to their holders."""
         self._kept = []
 
 

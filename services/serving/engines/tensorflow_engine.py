@@ -100,7 +100,7 @@ class TensorFlowEngine:
         values are nobody's.
 
         Args:
-            pace: reads them piece by piece, for the sake of others who answer; None: as fast as TensorFlow does.
+            pace: reads them piece by piece, beside versions that answer; None: as fast as TensorFlow does.
 
         Raises:
             RequestFailed: they cannot be read, are damaged, or do not fit the graph.

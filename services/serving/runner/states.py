@@ -9,6 +9,7 @@ that going back to it costs nothing until other versions come. Where there are m
 A crash in here ends the runner, and with it every version that it holds: the manager has them loaded again.
 """
 
+import functools
 import logging
 import queue
 import threading
@@ -21,7 +22,7 @@ from typing import Any
 from common.process.logs import logging_as_here
 from common.process.memory import give_back_free_memory
 from common.process.pace import Pace
-from common.process.pressure import YieldingRate
+from common.process.pressure import CorePressure, YieldingRate
 from common.process.scheduling import LoadPriority
 from services.serving.batching.input_contract import InputContract
 from services.serving.batching.merge import Batcher
@@ -237,7 +238,13 @@ def pace_of(directory: Path) -> Pace | None:
     if size_bytes <= _SMALL_BYTES:
         return None
     least = max(_SLOWEST_BYTES_PER_SECOND, size_bytes / _MOST_TAKE_SECONDS)
-    return Pace(YieldingRate(max(_FASTEST_BYTES_PER_SECOND, least), least))
+    return Pace(YieldingRate(max(_FASTEST_BYTES_PER_SECOND, least), least, share=_pressure().share))
+
+
+@functools.cache
+def _pressure() -> CorePressure:
+    """Of this process: a new reading would begin with no pressure, and a version at full speed."""
+    return CorePressure()
 
 
 def _is_small(held: Held) -> bool:

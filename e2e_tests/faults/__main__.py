@@ -17,6 +17,7 @@ from e2e_tests.faults.injection import Injector, LocalInjector
 from e2e_tests.faults.run import FaultRun, Options, progress_bar
 from e2e_tests.faults.stream import ROUND_EVENTS
 from e2e_tests.faults.table import Judged, markdown, show
+from headrace import HeadraceError
 
 BUILD_DIR = Path("build/faults")
 _ENDED_EARLY_STATUS = 3
@@ -93,7 +94,10 @@ def _options(arguments: argparse.Namespace) -> Options:
 def _run(options: Options) -> Judged:
     early_end = EarlyEnd()
     with early_end.listening(), progress_bar() as progress:
-        injector = _injector(options)
+        try:
+            injector = _injector(options)
+        except HeadraceError as error:
+            raise SystemExit(f"faults: the platform did not start: {error}") from error
         run = FaultRun(options, injector, progress, early_end)
         try:
             return run.run()

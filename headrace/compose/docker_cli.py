@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import NotFound, Unavailable
+from headrace.local.ports import PortsTaken
 
 _TIMEOUT_SECONDS = 30.0
 _COMPOSE_TIMEOUT_SECONDS = 300.0
+_PORT_TAKEN = ("address already in use", "port is already allocated")
 _BYTES_OF_UNIT = {
     "B": 1, "kB": 1_000, "MB": 1_000_000, "GB": 1_000_000_000, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30,
 }  # fmt: skip
@@ -87,7 +89,7 @@ def run_compose(folder: Path, environment: Mapping[str, str], *arguments: str) -
     """`docker compose ARGUMENTS` in the folder.
 
     Raises:
-        NotFound: there is no Compose. Unavailable: it failed; says why.
+        NotFound: there is no Compose. PortsTaken: a port is another process's. Unavailable: it failed; says why.
     """
     try:
         done = subprocess.run(
@@ -98,14 +100,20 @@ def run_compose(folder: Path, environment: Mapping[str, str], *arguments: str) -
     except subprocess.TimeoutExpired as error:
         raise Unavailable(f"compose {arguments[0]} did not end within {_COMPOSE_TIMEOUT_SECONDS:.0f} s") from error
     if done.returncode:
-        raise Unavailable(f"compose {arguments[0]} failed: {_reason(done.stderr)}")
+        reason = _reason(done.stderr)
+        kind = PortsTaken if any(words in reason for words in _PORT_TAKEN) else Unavailable
+        raise kind(f"compose {arguments[0]} failed: {reason}")
 
 
 def _reason(printed: str) -> str:
-    """The line with the fault: the first that has "error" or "cannot", else the last."""
+    """The line with the fault: the first that has "error" or "cannot" and more than a container's state, else the last.
+
+    Both releases of Compose print the name of a container that did not start, with "error", before its reason.
+    """
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
     faults = [line for line in lines if any(word in line.lower() for word in ("error", "cannot", "couldn't"))]
-    return (faults or lines[-1:] or ["it gave no reason"])[0]
+    reasons = [line for line in faults if not line.lower().endswith(" error")]
+    return (reasons or faults or lines[-1:] or ["it gave no reason"])[0]
 
 
 def _bytes_of(text: str) -> int:

@@ -9,6 +9,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from common.errors import Conflict, InvalidInput, NotFound, Unavailable
@@ -19,7 +20,7 @@ from headrace.client.platform import Client
 from headrace.compose.docker_cli import read_logs, run_compose, run_docker
 from headrace.compose.state import ComposeState, state_of, url_of
 from headrace.local.patience import LIMIT_SECONDS, Patience, lacks, wait_until_ready
-from headrace.local.ports import check_free, find_free_offset
+from headrace.local.ports import check_free, find_free_offset, start_at_free_offset
 from headrace.places import GRPC_PORT_OF, HTTP_PORT_OF, SERVICES, PlatformState, ProcessState
 
 MAX_CONTAINERS = 16
@@ -106,11 +107,17 @@ class ComposeLauncher:
         with contextlib.suppress(NotFound):
             if any(process.pid for process in self.state().processes):
                 raise Conflict(f"compose project {self.project} runs already; stop it with `… --platform compose down`")
-        offset = find_free_offset(1, also=(6006, 8404)) if port_offset is None else port_offset
+        self._is_mine = not detached
+        start = partial(self._start, replicas, trainers)
+        if port_offset is not None:
+            start(port_offset)
+        else:
+            start_at_free_offset(start, lambda: find_free_offset(1, also=(6006, 8404)))
+
+    def _start(self, replicas: int, trainers: int, offset: int) -> None:
         wanted = {name: int(self._settings.get(name, port)) + offset for name, port in _PORT_VARIABLES.items()}
         check_free({port: name for name, port in wanted.items()})
         self.environment |= {name: str(port) for name, port in wanted.items()}
-        self._is_mine = not detached
         scales = ("--scale", f"serving={replicas}", "--scale", f"trainer={trainers}")
         self.compose("up", "--detach", *scales, *self._services)
 

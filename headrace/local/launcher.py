@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from common.access import first_start
@@ -19,7 +20,7 @@ from common.counted import counted
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Unavailable
 from headrace.client.platform import Client
 from headrace.local.patience import LIMIT_SECONDS, Patience, lacks, wait_until_ready
-from headrace.local.ports import PortsTaken, find_free_offset
+from headrace.local.ports import PortsTaken, find_free_offset, start_at_free_offset
 from headrace.places import (
     MAX_REPLICAS,
     SERVICES,
@@ -36,7 +37,6 @@ from headrace.places import (
 )
 
 _REPORT_TIMEOUT_SECONDS = 60.0
-_OFFSET_TRIES = 5
 _STOP_TIMEOUT_SECONDS = 75.0
 """Above the sum of the bounds that the supervisor keeps."""
 _POLL_SECONDS = 0.05
@@ -85,16 +85,11 @@ class Launcher:
             first_start.make(access_file(self.data_dir), self.data_dir / "access")
         if tls or tls_dir(self.data_dir).exists():
             issue_missing(tls_dir(self.data_dir), [*SERVICES, first_start.OPERATOR], hosts=LOCAL_HOSTS, days=_TLS_DAYS)
+        start = partial(self._start, replicas, trainers, detached=detached)
         if port_offset is not None:
-            self._start(replicas, trainers, port_offset, detached=detached)
-            return
-        for tries_left in reversed(range(_OFFSET_TRIES)):
-            try:
-                self._start(replicas, trainers, find_free_offset(replicas, trainers), detached=detached)
-                return
-            except PortsTaken:  # by a platform that was started at the same time
-                if not tries_left:
-                    raise
+            start(port_offset)
+        else:
+            start_at_free_offset(start, lambda: find_free_offset(replicas, trainers))
 
     def _start(self, replicas: int, trainers: int, offset: int, *, detached: bool) -> None:
         reading, writing = os.pipe()

@@ -3,13 +3,14 @@
 import errno
 import random
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from common.errors import Conflict
 from headrace.places import GRPC_PORT_OF, HOST, HTTP_PORT_OF, REPLICA_PORT_STEP
 
 _OFFSETS = range(1_000, 24_000, 20)
 _TRIES = 50
+_START_TRIES = 5
 
 
 class PortsTaken(Conflict):
@@ -45,6 +46,22 @@ def find_free_offset(replica_count: int, trainer_count: int = 1, *, also: Collec
         if all(_is_free(port + offset) for port in wanted):
             return offset
     raise Conflict("no free ports were found for a platform on this machine")
+
+
+def start_at_free_offset(start: Callable[[int], None], find: Callable[[], int]) -> None:
+    """Starts a platform at an offset that find() gives, and anew where another process took a port meanwhile.
+
+    Raises:
+        PortsTaken: each of five offsets was lost.
+    """
+    for tries_left in reversed(range(_START_TRIES)):
+        try:
+            start(find())
+        except PortsTaken:
+            if not tries_left:
+                raise
+        else:
+            return
 
 
 def _is_free(port: int) -> bool:

@@ -14,6 +14,7 @@ from headrace.cli import app
 from headrace.compose.docker_cli import memory_bytes
 from headrace.compose.platform import ComposeLauncher
 from headrace.compose.state import state_of
+from headrace.local.ports import PortsTaken, find_free_offset
 from testing.rows import each_row
 
 _ENGINE = """#!/bin/sh
@@ -185,6 +186,40 @@ def test_starting_needs_the_compose_file_and_a_project_that_does_not_run(engine:
     engine.holds(container("registry"), PROXY)
     with pytest.raises(Conflict, match="compose project q runs already"):
         ComposeLauncher(tmp_path, project="q").up()
+
+
+def _fails_to_start(engine: Engine, reason: str, *, times: int) -> None:
+    """Its `compose up` fails that often, printing what docker-compose 1.29 prints of a container."""
+    told = f"Creating q_proxy_1 ... error\n\nERROR: for q_proxy_1  Cannot start service proxy: {reason}"
+    (engine.folder / "told").write_text(told)
+    (engine.folder / "left").write_text("x" * times)
+    script = (engine.folder / "docker").read_text()
+    (engine.folder / "docker").write_text(script.replace("compose) exit 0", f"""compose)
+    [ "$2" = up ] || exit 0
+    echo "$PORT_SERVING_HTTP" >>{engine.folder}/ports
+    [ -s {engine.folder}/left ] || exit 0
+    sed -i s/x// {engine.folder}/left; cat {engine.folder}/told >&2; exit 1"""))  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", ["127.0.0.1:9: bind: address already in use", "Bind: port is already allocated"])
+def test_ports_that_another_process_took_meanwhile_are_changed_for_others(
+    engine: Engine, tmp_path: Path, reason: str
+) -> None:
+    (tmp_path / "docker-compose.yml").touch()
+    _fails_to_start(engine, reason, times=2)
+    ComposeLauncher(tmp_path, project="q").up(port_offset=None)
+    ports = (engine.folder / "ports").read_text().split()
+    assert len(ports) == len(set(ports)) == 3
+    _fails_to_start(engine, reason, times=1)
+    with pytest.raises(PortsTaken, match=reason):
+        ComposeLauncher(tmp_path, project="q").up(port_offset=find_free_offset(1, also=(6006, 8404)))
+
+
+def test_a_platform_in_containers_that_does_not_start_has_its_reason(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "docker-compose.yml").touch()
+    _fails_to_start(engine, "no space left on device", times=1)
+    with pytest.raises(Unavailable, match="Cannot start service proxy: no space left on device"):
+        ComposeLauncher(tmp_path, project="q").up(port_offset=None)
 
 
 @pytest.mark.usefixtures("engine")

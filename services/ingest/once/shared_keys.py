@@ -6,7 +6,7 @@ stays the truth: every record names its requests (RequestMark), and the holder o
 gained since. Redis only keeps two replicas from looking and appending at the same time.
 
     {ingest}:key:<stream>:<key digest>   hash: state claimed|done, body (digest), holder, incarnation, answer (JSON)
-    {ingest}:done                        sorted set of the keys that are done, by time: the bound on their number
+    {ingest}:done                        sorted set of the keys that are done, by microseconds: bounds their number
     {ingest}:holder:<holder>             the incarnation of that replica that runs; earlier incarnations are dead
 
 A claim ends with its answer, when its holder gives it up, or by time. Where the holder was killed and its successor
@@ -69,9 +69,9 @@ _KEEP = (
 redis.call('HSET', KEYS[1], 'state', 'done', 'answer', ARGV[3])
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
 local now = redis.call('TIME')
-local at = now[1] * 1000 + math.floor(now[2] / 1000)
+local at = now[1] * 1000000 + now[2]
 redis.call('ZADD', KEYS[2], at, KEYS[1])
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', at - ARGV[4])
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', at - ARGV[4] * 1000)
 local excess = redis.call('ZCARD', KEYS[2]) - ARGV[5]
 if excess > 0 then
   local oldest = redis.call('ZRANGE', KEYS[2], 0, excess - 1)

@@ -232,6 +232,28 @@ def test_the_window_is_bounded_by_number_and_time(platform: Platform) -> None:
     assert 0 < server.pttl(name) <= 100_000
 
 
+def test_keys_of_one_millisecond_leave_the_window_in_their_order(platform: Platform) -> None:
+    """Of many keys in a row several are done within one millisecond."""
+    window = SharedWindow(window_seconds=100.0, window_count=1, claim_seconds=50.0, wait_seconds=0.0)
+
+    async def fill() -> list[bytes]:
+        keys, left = SharedKeys(platform.redis.url, window, holder="unit", incarnation=1), []
+        for number in range(300):
+            request = RequestKey.of(f"ordered {number}", b"body")
+            await keys.claim("unit", request)
+            await keys.keep("unit", request, Answer(1, (), {0: number}))
+            left += server.zrange("{ingest}:done", 0, -1)
+        await keys.close()
+        return left
+
+    server = _redis(platform)
+    server.config_set("appendfsync", "no")
+    expected = [RequestKey.of(f"ordered {number}", b"").key_digest.hex() for number in range(300)]
+    left = asyncio.run(fill())
+    server.config_set("appendfsync", "always")
+    assert [name.decode().rpartition(":")[2] for name in left] == expected
+
+
 def _redis(platform: Platform) -> Any:
     return redis_py.Redis.from_url(platform.redis.url)
 

@@ -40,11 +40,8 @@ FEATURE_KEYS: Mapping[str, str] = {
 
 
 def check_name(kind: str, name: object) -> str:
-    """The name itself.
-
-    Raises:
-        InvalidInput: it is not a name (a letter or _, then letters, digits, _ . -, 128 at most).
-    """
+    """The name itself. Raises InvalidInput: it is not a name (a letter or _, then letters, digits, _ . -, 128 at
+    most)."""
     if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
         raise InvalidInput(
             f"{kind} name {name!r} is not a name: a letter or _, then up to 127 letters, digits, _ . -"

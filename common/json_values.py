@@ -14,11 +14,8 @@ T = TypeVar("T")
 def value_of(kind: type[T], mapping: Mapping[str, Any]) -> T:
     """A dataclass's value from a JSON object with the same field names; the inverse of asdict, after JSON.
 
-    Keys that this release does not know are left out; lists that the object leaves out are empty.
-
-    Raises:
-        TypeError, ValueError, AttributeError: the object is of another shape.
-    """
+    Keys that this release does not know are left out; lists that the object leaves out are empty. Raises TypeError,
+    ValueError, AttributeError: the object is of another shape."""
     values = {}
     for name, read, empty in _fields(typing.cast(Any, kind)):
         if name in mapping:

@@ -15,11 +15,8 @@ def password_in(path: str | Path, service: str) -> str:
 
 
 def client_context(authorities: str = "", certificate: str = "", key: str = "") -> ssl.SSLContext:
-    """TLS 1.2 or newer, by paths of PEM files; "" for the machine's authorities and for no certificate.
-
-    Raises:
-        OSError, ValueError: a file cannot be used.
-    """
+    """TLS 1.2 or newer, by paths of PEM files; "" for the machine's authorities and for no certificate. Raises OSError,
+    ValueError: a file cannot be used."""
     context = ssl.create_default_context(cafile=authorities or None)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if certificate:

@@ -45,11 +45,8 @@ def metrics_of(
 
 
 def row_of(task: str, output: NDArray[Any], label: float) -> tuple[float, float]:
-    """Of one example: `output` as the model answers it, shape [] or [1], of multiclass [k].
-
-    Raises:
-        ValueError: they do not go together: the output has no number, or the label is none of its classes.
-    """
+    """Of one example: `output` as the model answers it, shape [] or [1], of multiclass [k]. Raises ValueError: they do
+    not go together: the output has no number, or the label is none of its classes."""
     flat = output.astype(np.float64).ravel()
     if task == "multiclass":
         index = int(label)

@@ -104,11 +104,8 @@ class RedisUrl:
 
     def located(self, key: bytes = b"") -> Self:
         """With host and port of the Redis to connect to: the master that the Sentinels name, or in a cluster the master
-        of the key. Blocks for as many seconds as there are Sentinels or nodes.
-
-        Raises:
-            Unavailable: none of them answers, or none knows the master.
-        """
+        of the key. Blocks for as many seconds as there are Sentinels or nodes. Raises Unavailable: none of them
+        answers, or none knows the master."""
         if self.mode == "sentinel":
             name = self.options[_MASTER]
             return self._answered_by(

@@ -335,11 +335,8 @@ class Schema:
                 raise InvalidInput("late_labels: the schema has no labels that could come late")
 
     def of_late_labels(self, stream: str) -> "Schema":
-        """Of the messages that bring labels to the stream: the key, and the labels; a single label is required.
-
-        Raises:
-            Conflict: labels come with their events.
-        """
+        """Of the messages that bring labels to the stream: the key, and the labels; a single label is required. Raises
+        Conflict: labels come with their events."""
         if self.late_labels is None:
             raise Conflict(
                 f"stream {stream} takes labels with their events; late_labels: {{key: FEATURE, wait_seconds: N}} in "

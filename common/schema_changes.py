@@ -10,11 +10,8 @@ def check_compatible(old: Schema, new: Schema) -> None:
     """Passes when every event written under `old` can be read under `new`: the schema only widens.
 
     A new optional feature, a wider range, more words (at any place: what was learned moves by word), an optional
-    feature that was required and another default are wider. What was written before keeps the values it has.
-
-    Raises:
-        Conflict: with each reason.
-    """
+    feature that was required and another default are wider. What was written before keeps the values it has. Raises
+    Conflict: with each reason."""
     reasons: list[str] = []
     old_columns = {feature.name: feature for feature in old.columns}
     new_columns = {feature.name: feature for feature in new.columns}

@@ -166,10 +166,7 @@ class Place:
 
     def matching(self) -> list[Place]:
         """The files that this place means: itself, all of a folder, or those that * and ? in its name fit; by name.
-
-        Raises:
-            NotFound: there is none.
-        """
+        Raises NotFound: there is none."""
         if any(mark in self.name for mark in "*?["):
             found = [place for place in self.parent.children() if fnmatch.fnmatchcase(place.name, self.name)]
             found = [place for place in found if place.is_file()]
@@ -281,11 +278,8 @@ class Place:
 
 
 def place_of(text: str | os.PathLike[str]) -> Place:
-    """The place that a path or URL names.
-
-    Raises:
-        InvalidInput: the scheme is not known, or what it needs is not installed.
-    """
+    """The place that a path or URL names. Raises InvalidInput: the scheme is not known, or what it needs is not
+    installed."""
     if not isinstance(text, str):
         return _local(text)
     scheme, mark, rest = text.partition("://")

@@ -34,11 +34,8 @@ _DATA = "HEADRACE_DATA"
 
 
 def connect(data: str | Path | None = None, *, addresses: Addresses | None = None) -> "Notebook":
-    """The platform on a data directory (default: HEADRACE_DATA, else ./data), or at addresses.
-
-    Raises:
-        NotFound: no platform runs there.
-    """
+    """The platform on a data directory (default: HEADRACE_DATA, else ./data), or at addresses. Raises NotFound: no
+    platform runs there."""
     if addresses is not None:
         return Notebook(Client(addresses, by="notebook"))
     return Notebook(Client.of_platform(data or os.environ.get(_DATA, "data"), by="notebook"))
@@ -149,15 +146,13 @@ def run(
     files: Mapping[str, str | bytes] | None = None,
     limit_seconds: float = 3600.0,
 ) -> Run:
-    """Trains one version on the rows of a DataFrame, without a platform: the round that a platform would run.
+    """Trains one version on the rows of a DataFrame, without a platform: the round that a platform would run. Raises
+    InvalidInput: the schema, the definition or rows do not fit, or the round fails; the sentence says why.
 
     Args:
         schema: what stream.yaml says, with `stream`, `features` and `labels`.
         definition: what model.yaml says.
         files: further files of the definition by path: a module as text, weights or words as bytes.
-
-    Raises:
-        InvalidInput: the schema, the definition or rows do not fit, or the round fails; the sentence says why.
     """
     stream = {key: value for key, value in schema.items() if key != "stream"}
     contents = {"model.yaml": yaml.safe_dump(dict(definition), sort_keys=False).encode()}

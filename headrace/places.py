@@ -178,11 +178,7 @@ def write_state(state: PlatformState) -> None:
 
 
 def read_state(data_dir: Path) -> PlatformState:
-    """What the supervisor wrote last.
-
-    Raises:
-        NotFound: no platform runs on the directory.
-    """
+    """What the supervisor wrote last. Raises NotFound: no platform runs on the directory."""
     try:
         state = PlatformState.from_mapping(json.loads(state_path(data_dir).read_text()))
     except FileNotFoundError as error:

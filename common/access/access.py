@@ -53,13 +53,12 @@ class Access:
         look_seconds: float = LOOK_SECONDS,
         reported_look_seconds: float = _REPORTED_LOOK_SECONDS,
     ) -> None:
-        """Args:
+        """Raises InvalidInput: the file cannot be read, or is not as access_file.py says.
+
+        Args:
             remark: what /readyz and the pages say of this service's doors.
             look_seconds: a request sees a change of the file that is older than this.
             reported_look_seconds: the same where changes are reported, and the kernel fails to.
-
-        Raises:
-            InvalidInput: the file cannot be read, or is not as access_file.py says.
         """
         self.path = path
         self._where = os.fspath(path or "")
@@ -102,11 +101,8 @@ class Access:
         return self._fault or self._remark
 
     def principal_of(self, authorization: Credentials) -> Principal:
-        """The owner of the credentials. Never waits: where `needs_time` is true, call `prepare` first.
-
-        Raises:
-            Unauthenticated: there are no credentials, or they have no owner.
-        """
+        """The owner of the credentials. Never waits: where `needs_time` is true, call `prepare` first. Raises
+        Unauthenticated: there are no credentials, or they have no owner."""
         if self.path is None:
             return ANONYMOUS
         self._refresh()
@@ -218,11 +214,8 @@ class Access:
 
 
 def open_access(path: Path | None, host: str, *, allow_anonymous: bool, prefix: str = "") -> Access:
-    """The rights at doors that listen on the host; `prefix` is the settings' in messages.
-
-    Raises:
-        InvalidInput: the file cannot be used, or other machines reach the host and requests need no credentials.
-    """
+    """The rights at doors that listen on the host; `prefix` is the settings' in messages. Raises InvalidInput: the file
+    cannot be used, or other machines reach the host and requests need no credentials."""
     if path is not None:
         if allow_anonymous:
             raise InvalidInput(f"{prefix}ALLOW_ANONYMOUS is yes, and {prefix}ACCESS_FILE is set; take one away")

@@ -52,11 +52,7 @@ class _File(BaseModel):
 
 
 def read_access(content: bytes, place: str) -> AccessFile:
-    """Reads the file's content.
-
-    Raises:
-        InvalidInput: says what is wrong; quotes no digest.
-    """
+    """Reads the file's content. Raises InvalidInput: says what is wrong; quotes no digest."""
     try:
         file = _File.model_validate(read_yaml(content, place) or {})
     except ValidationError as error:

@@ -42,14 +42,11 @@ class Authority:
 
     def issue(self, name: str, *, hosts: Iterable[str], days: float) -> Path:
         """Writes a certificate with the subject CN=<name>, for servers and clients, and its key where there is none;
-        returns their folder.
+        returns their folder. Raises InvalidInput: it is no name of a principal, or its key cannot be used.
 
         Args:
             hosts: names and addresses at which it answers.
             days: until it ends.
-
-        Raises:
-            InvalidInput: it is no name of a principal, or its key cannot be used.
         """
         folder = self.directory / check_name(name)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -89,11 +86,8 @@ def days_left(folder: Path) -> float:
 
 def issue_missing(directory: Path, names: Sequence[str], *, hosts: Sequence[str], days: float) -> list[Path]:
     """Issues for each of the names without a certificate for all hosts and with a third of `days` left; returns the
-    folders of those. A new certificate keeps the hosts of its predecessor.
-
-    Raises:
-        InvalidInput: a certificate is of another authority, or a file cannot be used.
-    """
+    folders of those. A new certificate keeps the hosts of its predecessor. Raises InvalidInput: a certificate is of
+    another authority, or a file cannot be used."""
     try:
         authority = open_authority(directory)
         required = {str(_general_name(host).value) for host in hosts}

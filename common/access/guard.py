@@ -72,11 +72,8 @@ class Guard:
         return self.access.is_on
 
     def let_in(self, action: str, identify: Callable[[], Principal]) -> Principal:
-        """The principal of the request, from now on the current principal; `check` decides whether it may pass.
-
-        Raises:
-            Unauthenticated; PermissionDenied: the action has no rule.
-        """
+        """The principal of the request, from now on the current principal; `check` decides whether it may pass. Raises
+        Unauthenticated; PermissionDenied: the action has no rule."""
         found = self.rules.get(action)
         if found is not None and found.is_open:
             return ANONYMOUS

@@ -185,11 +185,10 @@ class Oidc:
             raise Unavailable(f"{self.config.issuer} names no {name}: {error}") from error
 
     def principal_of(self, token: str, *, nonce: str = "") -> Principal:
-        """Args:
-            nonce: of a login, whose token is for the dashboard and has it.
+        """Raises Unauthenticated.
 
-        Raises:
-            Unauthenticated.
+        Args:
+            nonce: of a login, whose token is for the dashboard and has it.
         """
         import jwt
 

@@ -78,11 +78,7 @@ def check_name(name: str) -> str:
 
 
 def check_roles(roles: Iterable[str]) -> frozenset[str]:
-    """The roles as a set.
-
-    Raises:
-        InvalidInput: one is no role.
-    """
+    """The roles as a set. Raises InvalidInput: one is no role."""
     found = frozenset(roles)
     wrong = sorted(role for role in found if not _ROLE.fullmatch(role))
     if wrong:

@@ -34,10 +34,7 @@ class EventWindow:
 
     def seen(self, schema: Schema) -> Schema:
         """The stream as the model sees it. A window ends with its event: labels and other features are that event's.
-
-        Raises:
-            InvalidInput: the stream has no key, or a feature cannot be a list.
-        """
+        Raises InvalidInput: the stream has no key, or a feature cannot be a list."""
         if schema.key is None:
             raise InvalidInput("event_window: the stream needs a key: a window has events of one key, in their order")
         for name in self.features:

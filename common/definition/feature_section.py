@@ -31,11 +31,8 @@ EMBEDDING_COMBINERS = ("mean", "sum", "sqrtn")
 
 
 def parse_features(section: object, files: Mapping[str, bytes]) -> dict[str, FeatureSpec]:
-    """Reads the section. `files` is the definition's folder, for vocabulary files.
-
-    Raises:
-        InvalidInput: which feature, which key, what was expected.
-    """
+    """Reads the section. `files` is the definition's folder, for vocabulary files. Raises InvalidInput: which feature,
+    which key, what was expected."""
     if not isinstance(section, Mapping):
         raise InvalidInput(f"features must be a mapping of name to feature, got {section!r}")
     specs = {check_name("feature", name): _feature(name, mapping, files) for name, mapping in section.items()}

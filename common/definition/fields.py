@@ -45,11 +45,8 @@ def recording() -> Iterator[list[KeyRead]]:
 
 
 def optional(section: object, where: str, read: "Callable[[Fields], T]") -> T | None:
-    """What `read` makes of a section, of which it takes every key; None where the section is left out.
-
-    Raises:
-        InvalidInput: as Fields does.
-    """
+    """What `read` makes of a section, of which it takes every key; None where the section is left out. Raises
+    InvalidInput: as Fields does."""
     if section is None:
         return None
     fields = Fields(where, section)

@@ -129,13 +129,11 @@ class Measurable:
         return tuple(name for name in names_for(task) if direction_of(name))
 
     def found(self, name: str, *, place: str = "gate") -> tuple[str, Metric] | None:
-        """Head and metric; None for a metric that only the module can measure.
+        """Head and metric; None for a metric that only the module can measure. Raises InvalidInput: there is none of
+        that name.
 
         Args:
             place: which section names it.
-
-        Raises:
-            InvalidInput: there is none of that name.
         """
         head, slash, rest = name.rpartition("/")
         if slash and head not in self.heads:
@@ -160,11 +158,8 @@ class Measurable:
 
 
 def read_gate(section: object, measurable: Measurable | None = None) -> Gate:
-    """The rules, checked; without `measurable` any metric will do, and none at all.
-
-    Raises:
-        InvalidInput: which key, what was expected.
-    """
+    """The rules, checked; without `measurable` any metric will do, and none at all. Raises InvalidInput: which key,
+    what was expected."""
     fields = Fields("gate", section)
     rules = _rules(fields.take("rules", ()), measurable)
     only = Rule() if rules else _rule(fields, measurable, is_only=True)

@@ -116,11 +116,8 @@ def teaching_of(estimator: str | None, *, classes: int = 0, loss: str = "") -> T
 
 
 def read_heads(fields: Fields, teaching: Teaching) -> tuple[Head, ...]:
-    """From the top of model.yaml: `heads`, or `label` with the keys of its one head.
-
-    Raises:
-        InvalidInput: which head, which key, what was expected.
-    """
+    """From the top of model.yaml: `heads`, or `label` with the keys of its one head. Raises InvalidInput: which head,
+    which key, what was expected."""
     if not fields.has("heads"):
         if not fields.has("label"):
             raise InvalidInput(

@@ -86,11 +86,7 @@ def is_nan(value: object) -> bool:
 
 
 def parse_inputs(document: object) -> dict[str, SignatureInputs]:
-    """{signature: its inputs}, from the parsed JSON.
-
-    Raises:
-        InvalidInput: which part is wrong and what was expected.
-    """
+    """{signature: its inputs}, from the parsed JSON. Raises InvalidInput: which part is wrong and what was expected."""
     if not isinstance(document, Mapping):
         raise InvalidInput(f"inputs must be a mapping of signatures, got {str(document)[:100]}")
     return {str(name): SignatureInputs.from_mapping(str(name), item) for name, item in document.items()}

@@ -82,12 +82,10 @@ RELU, GLOROT_UNIFORM = Named("relu"), Named("glorot_uniform")
 
 def read_options(fields: Fields, named: KerasName, *, without: Collection[str] = ()) -> dict[str, Value]:
     """Takes the options out of `fields` that are given; null is Keras's default. The caller says `fields.finish()`.
+    Raises InvalidInput: an option has another type, or a required option is missing.
 
     Args:
         without: options that are not for the definition to say here.
-
-    Raises:
-        InvalidInput: an option has another type, or a required option is missing.
     """
     given: dict[str, Value] = {}
     for key, option in named.options.items():

@@ -144,11 +144,8 @@ def unit_count(head: Head, label: Feature, classes: int) -> int:
 
 
 def check_classes(head: Head, label: Feature, classes: int, *, place: str) -> None:
-    """That every value the schema allows is one of the model's classes: what is none could never be trained on.
-
-    Raises:
-        InvalidInput: the label's words or bounds, or the head's class_weights, do not go with the number of classes.
-    """
+    """That every value the schema allows is one of the model's classes: what is none could never be trained on. Raises
+    InvalidInput: the label's words or bounds, or the head's class_weights, do not go with the number of classes."""
     words = len(label.vocabulary)
     if label.dtype == "string" and words != classes:
         raise InvalidInput(

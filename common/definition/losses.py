@@ -140,11 +140,8 @@ def _named(loss: str) -> KerasName:
 
 
 def read_loss(section: object, task: Task, where: str) -> Loss:
-    """`focal`, or `{name: focal, gamma: 2}`.
-
-    Raises:
-        InvalidInput: no such loss, the loss cannot teach the task, or it has no such option.
-    """
+    """`focal`, or `{name: focal, gamma: 2}`. Raises InvalidInput: no such loss, the loss cannot teach the task, or it
+    has no such option."""
     fields = Fields(f"{where}: loss", {"name": section} if isinstance(section, str) else section)
     name = _known(fields.text("name"), task, where)
     options = read_options(fields, _named(name), without=_GIVEN_ELSEWHERE)

@@ -181,11 +181,8 @@ def direction_of(name: str) -> Direction | None:
 
 
 def read_metric(entry: object, task: str, *, place: str) -> Metric:
-    """A name, `name@value`, or a mapping with `name` and the metric's option.
-
-    Raises:
-        InvalidInput: the task has no metric of that name, or the metric has no such option.
-    """
+    """A name, `name@value`, or a mapping with `name` and the metric's option. Raises InvalidInput: the task has no
+    metric of that name, or the metric has no such option."""
     if isinstance(entry, Mapping):
         return _from_mapping(entry, task, place)
     if not isinstance(entry, str) or not entry:
@@ -248,14 +245,12 @@ def _number(text: str) -> object:
 
 
 def read_metrics(entries: object, heads: Mapping[str, str], *, place: str) -> dict[str, tuple[Metric, ...]]:
-    """What is measured of each head; a name without `head/` is meant for every head whose task has it.
+    """What is measured of each head; a name without `head/` is meant for every head whose task has it. Raises
+    InvalidInput: an entry is no metric, or no head's; there is one twice, or too many.
 
     Args:
         entries: the list that the definition gives; None for the defaults.
         heads: their names to their tasks.
-
-    Raises:
-        InvalidInput: an entry is no metric, or no head's; there is one twice, or too many.
     """
     if entries is None:
         return {head: tuple(Metric(name) for name in DEFAULTS[task]) for head, task in heads.items()}
@@ -288,14 +283,12 @@ def _for_heads(entry: object, heads: Mapping[str, str], place: str) -> Iterable[
 
 
 def check_head(head: str, metrics: Sequence[Metric], *, levels: Sequence[float], class_count: int) -> None:
-    """That the quantiles and classes that metrics name are the head's.
+    """That the quantiles and classes that metrics name are the head's. Raises InvalidInput: which metric, and what
+    there is.
 
     Args:
         levels: of a quantiles head.
         class_count: 0 where it is not known from the definition.
-
-    Raises:
-        InvalidInput: which metric, and what there is.
     """
     for metric in metrics:
         option = KINDS[metric.kind].option

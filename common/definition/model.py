@@ -161,11 +161,8 @@ class Definition:
 
 
 def parse_definition(files: Mapping[str, bytes]) -> Definition:
-    """Reads and checks a definition folder, {relative path: content}.
-
-    Raises:
-        InvalidInput: which section, which key, what was expected.
-    """
+    """Reads and checks a definition folder, {relative path: content}. Raises InvalidInput: which section, which key,
+    what was expected."""
     _check_files(files)
     fields = Fields(DEFINITION_FILE, read_yaml(files[DEFINITION_FILE], DEFINITION_FILE))
     fields.expect(_KEYS)

@@ -20,12 +20,8 @@ def named_files(paths: Collection[str], texts: Iterable[bytes]) -> set[str]:
 
 
 def check_python(files: Mapping[str, bytes], module: str | None) -> None:
-    """`module`: the file that builds the model, if one does.
-
-    Raises:
-        InvalidInput: a file is no Python, or imports one beside it as if it were installed; the module has no function
-        that builds a model.
-    """
+    """`module`: the file that builds the model, if one does. Raises InvalidInput: a file is no Python, or imports one
+    beside it as if it were installed; the module has no function that builds a model."""
     for path, content in files.items():
         if not path.endswith(".py"):
             continue

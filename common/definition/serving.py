@@ -47,11 +47,8 @@ class ServingSpec:
 
 
 def parse_serving(section: object) -> ServingSpec:
-    """Checks the section, of model.yaml or of the JSON beside an export.
-
-    Raises:
-        InvalidInput: an unknown key, or which key is wrong and what was expected.
-    """
+    """Checks the section, of model.yaml or of the JSON beside an export. Raises InvalidInput: an unknown key, or which
+    key is wrong and what was expected."""
     fields = Fields("serving", section)
     engine = fields.choice("engine", ENGINES) if fields.has("engine") else None
     slo_ms = fields.optional_number("slo_ms", None)
@@ -94,11 +91,8 @@ def check_batching(
     enable_large_batch_splitting: bool,
     num_batch_threads: int,
 ) -> None:
-    """The rules between batching parameters, in TensorFlow Serving's words where it has some.
-
-    Raises:
-        InvalidInput: one sentence that names the field.
-    """
+    """The rules between batching parameters, in TensorFlow Serving's words where it has some. Raises InvalidInput: one
+    sentence that names the field."""
     batch = max_batch_size
     if max_execution_batch_size is not None:
         if not enable_large_batch_splitting:

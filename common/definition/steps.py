@@ -87,11 +87,7 @@ def read_steps(section: object, place: str, *, depth: int = 1) -> tuple[Step, ..
 
 
 def columns_after(steps: tuple[Step, ...], width: int, place: str) -> int:
-    """How many columns there are after the steps.
-
-    Raises:
-        InvalidInput: a step does not fit the columns that it gets.
-    """
+    """How many columns there are after the steps. Raises InvalidInput: a step does not fit the columns that it gets."""
     return math.prod(shape_after(steps, (width,), place))
 
 

@@ -12,11 +12,8 @@ _MOST_DECIMAL_BYTES = 256
 
 
 def parsed(schema: Any) -> tuple[Any, Any]:
-    """The schema, and what reads by it: the fast reader ends the process at some thousand records in records.
-
-    Raises:
-        InvalidInput: it is none, or ten bytes could be any number of values by it.
-    """
+    """The schema, and what reads by it: the fast reader ends the process at some thousand records in records. Raises
+    InvalidInput: it is none, or ten bytes could be any number of values by it."""
     _bound_decimals()
     try:
         found = fastavro.parse_schema(schema)

@@ -83,11 +83,8 @@ class EventLog(Protocol):
     """Thread-safe. Every method raises Unavailable when the log cannot be reached, NotFound for an unknown topic."""
 
     def create_topic(self, topic: str, *, partition_count: int) -> None:
-        """Makes the topic; does nothing when it exists with as many partitions.
-
-        Raises:
-            Conflict: it exists with another number of partitions.
-        """
+        """Makes the topic; does nothing when it exists with as many partitions. Raises Conflict: it exists with another
+        number of partitions."""
 
     def partition_count(self, topic: str) -> int: ...
 

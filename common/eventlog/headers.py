@@ -71,11 +71,8 @@ def as_pairs(headers: RecordHeaders) -> list[tuple[str, bytes]]:
 
 
 def from_pairs(pairs: Iterable[tuple[str, bytes | None]], *, place: str) -> RecordHeaders:
-    """The inverse of as_pairs.
-
-    Raises:
-        DataLoss: they are not an event record's: anybody may write into a topic of Kafka.
-    """
+    """The inverse of as_pairs. Raises DataLoss: they are not an event record's: anybody may write into a topic of
+    Kafka."""
     given = [(name, value) for name, value in pairs if value is not None]
     found = dict(given)
     traces = [link_of(value.decode("latin-1")) for name, value in given if name == TRACEPARENT]

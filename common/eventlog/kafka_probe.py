@@ -32,11 +32,8 @@ class KafkaProbe:
         self._is_away = False
 
     def check(self, *, timeout_seconds: float) -> None:
-        """Returns when one of the servers has answered; each is given its part of the time.
-
-        Raises:
-            Unavailable: none did.
-        """
+        """Returns when one of the servers has answered; each is given its part of the time. Raises Unavailable: none
+        did."""
         reasons = []
         for server in self._servers:
             try:

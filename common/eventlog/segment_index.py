@@ -120,11 +120,8 @@ def skip_entries(data: bytes, start: int, count: int) -> tuple[int, int]:
 def parse_tail(data: bytes, *, data_start: int, first_offset: int, path: object) -> list[IndexEntry]:
     """The whole entries at the beginning of `data`, which are the bytes of an index file from `data_start` to its end.
 
-    What follows them is the torn tail of a crash; the caller cuts it off.
-
-    Raises:
-        DataLoss: a bad entry is followed by a good entry of a later commit, or offsets do not grow by one.
-    """
+    What follows them is the torn tail of a crash; the caller cuts it off. Raises DataLoss: a bad entry is followed by a
+    good entry of a later commit, or offsets do not grow by one."""
     entries: list[IndexEntry] = []
     place = 0
     while (entry := entry_at(data, place)) is not None:

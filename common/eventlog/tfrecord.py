@@ -89,10 +89,7 @@ def frame(examples: Sequence[bytes]) -> bytes:
 
 def cut(value: bytes | memoryview) -> tuple[list[bytes], NDArray[np.uint32]]:
     """The examples in `value` and their masked CRC32C, shape [example count], dtype uint32; both checksums verified.
-
-    Raises:
-        DataLoss: a checksum is wrong or the value ends inside an example; says at which byte of `value`.
-    """
+    Raises DataLoss: a checksum is wrong or the value ends inside an example; says at which byte of `value`."""
     data = value if isinstance(value, bytes) else bytes(value)
     examples: list[bytes] = []
     footers: list[bytes] = []
@@ -180,10 +177,7 @@ def _next_frame(value: bytes, start: int) -> int:
 
 def count(value: bytes | memoryview) -> int:
     """How many examples `value` holds, from the lengths alone: nothing is copied, the data checksums are not looked at.
-
-    Raises:
-        DataLoss: a length fails its checksum or the value ends inside an example; says at which byte of `value`.
-    """
+    Raises DataLoss: a length fails its checksum or the value ends inside an example; says at which byte of `value`."""
     start, total, examples = 0, len(value), 0
     while start < total:
         try:

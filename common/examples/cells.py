@@ -64,11 +64,8 @@ def column_name(header: str, index: int) -> str:
 
 
 def features_of(headers: Sequence[str], schema: Schema, place: str) -> list[Any]:
-    """The schema's feature of each column, by its header, by an alias or by the name that is made of the header.
-
-    Raises:
-        InvalidInput: a column is not in the schema, or two are the same feature.
-    """
+    """The schema's feature of each column, by its header, by an alias or by the name that is made of the header. Raises
+    InvalidInput: a column is not in the schema, or two are the same feature."""
     columns = {feature.name: feature for feature in schema.columns}
     called = {name: feature for feature in schema.columns for name in (feature.name, *feature.aliases)}
     found = [called.get(header) or columns.get(column_name(header, index)) for index, header in enumerate(headers)]
@@ -97,11 +94,8 @@ def is_number(feature: Feature) -> bool:
 
 
 def typed(feature: Feature, cell: str) -> Any:
-    """The cell as the feature's type; features with a shape are JSON lists, bytes are base64.
-
-    Raises:
-        ValueError: it is no such value; the text says what it is not.
-    """
+    """The cell as the feature's type; features with a shape are JSON lists, bytes are base64. Raises ValueError: it is
+    no such value; the text says what it is not."""
     text = cell.strip()
     if not feature.is_scalar:
         try:
@@ -123,11 +117,8 @@ def fitted(feature: Feature, value: Any) -> Any:
     """A value of JSON, Parquet or a DataFrame as the feature's type where it means the same; as it is where not.
 
     true is 1, 2.0 is 2 for an int64, 7 and 7.0 are "7" for a string, a date is epoch seconds, a duration its seconds,
-    NaN is no value (None).
-
-    Raises:
-        ValueError: a string's bytes are no text; the rest of a sentence that begins with the feature's name.
-    """
+    NaN is no value (None). Raises ValueError: a string's bytes are no text; the rest of a sentence that begins with the
+    feature's name."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if value is None or type(value).__name__ in _PANDAS_NOTHING:
@@ -212,11 +203,8 @@ def with_point(cell: str) -> str:
 
 
 def flattened(event: Mapping[str, Any], known: Container[str] = (), *, place: str = "the event") -> dict[str, Any]:
-    """{"user": {"id": 1}} as {"user.id": 1}. What is `known` by its name, and bytes as {"b64": ...}, stay whole.
-
-    Raises:
-        InvalidInput: `place` holds two values under one name, or is nested too deeply.
-    """
+    """{"user": {"id": 1}} as {"user.id": 1}. What is `known` by its name, and bytes as {"b64": ...}, stay whole. Raises
+    InvalidInput: `place` holds two values under one name, or is nested too deeply."""
     try:
         pairs = list(_leaves(event, "", known))
     except RecursionError as error:

@@ -82,11 +82,8 @@ class FeatureCodec:
         return delimited(b"\x0a", self.entry_key + delimited(b"\x12", _feature_bytes(self.feature.dtype, values)))
 
     def values_of(self, value: object) -> Values:
-        """What one event's JSON value holds, flat, checked.
-
-        Raises:
-            ValueError: the rest of a sentence that begins with the feature's name.
-        """
+        """What one event's JSON value holds, flat, checked. Raises ValueError: the rest of a sentence that begins with
+        the feature's name."""
         value = with_truths(value) if self.reads_words else value
         items = [value] if self.feature.is_scalar else self._flat(value)
         if self._most is not None and len(items) > self._most:
@@ -205,11 +202,8 @@ class ExampleCodec:
     def encode(self, event: object) -> bytes:
         """A serialized Example with the features of the event, in the schema's order.
 
-        An optional feature that is missing or null is absent there, too: readers fill in the default.
-
-        Raises:
-            InvalidInput: with every fault of the event in one sentence.
-        """
+        An optional feature that is missing or null is absent there, too: readers fill in the default. Raises
+        InvalidInput: with every fault of the event in one sentence."""
         if not isinstance(event, dict):
             raise InvalidInput(f"the event is {shown(event)}, expected an object of features")
         try:
@@ -242,21 +236,14 @@ class ExampleCodec:
         return dict(under_names(event, self.name_of)) if self.name_of else event
 
     def check(self, data: bytes) -> bytes:
-        """The same for a serialized Example or SequenceExample: the Example with the same values.
-
-        Raises:
-            InvalidInput: it is no Example, or with every fault in one sentence.
-        """
+        """The same for a serialized Example or SequenceExample: the Example with the same values. Raises InvalidInput:
+        it is no Example, or with every fault in one sentence."""
         values = self._parsed(data)
         entries = [column.entry(values[column.name]) for column in self.columns if column.name in values]
         return delimited(b"\x0a", b"".join(entries))
 
     def decode(self, data: bytes) -> dict[str, Values]:
-        """{feature: its values, flat}, defaults filled in.
-
-        Raises:
-            InvalidInput: as `check`.
-        """
+        """{feature: its values, flat}, defaults filled in. Raises InvalidInput: as `check`."""
         values = self._parsed(data)
         for column in self.columns:
             if column.name not in values:
@@ -264,11 +251,8 @@ class ExampleCodec:
         return values
 
     def with_defaults(self, data: bytes) -> bytes:
-        """The checked Example as it was written until November 2026: with the defaults of what is absent.
-
-        Raises:
-            InvalidInput: as `check`.
-        """
+        """The checked Example as it was written until November 2026: with the defaults of what is absent. Raises
+        InvalidInput: as `check`."""
         values = self._parsed(data)
         entries = [
             column.entry(values.get(column.name, column.default_values))

@@ -12,11 +12,8 @@ from protos.example_pb2 import FeatureList
 
 
 def flat_steps(value: list[Any], feature: Feature) -> list[Any]:
-    """The values of all steps, in order.
-
-    Raises:
-        ValueError: the rest of a sentence that begins with the feature's name.
-    """
+    """The values of all steps, in order. Raises ValueError: the rest of a sentence that begins with the feature's
+    name."""
     step_shape = feature.raw_shape[1:]
     if not step_shape:
         return value
@@ -35,11 +32,8 @@ def flat_steps(value: list[Any], feature: Feature) -> list[Any]:
 
 
 def values_of_steps(steps: FeatureList, feature: Feature, *, is_in_context: bool) -> tuple[str | None, list[Any]]:
-    """The kind of list that the steps of a SequenceExample hold (None without steps), and their values in order.
-
-    Raises:
-        ValueError: the rest of a sentence that begins with the feature's name.
-    """
+    """The kind of list that the steps of a SequenceExample hold (None without steps), and their values in order. Raises
+    ValueError: the rest of a sentence that begins with the feature's name."""
     if is_in_context:
         raise ValueError("is in the context and in the feature lists, expected it in one of them")
     if not feature.is_variable_length:
@@ -66,11 +60,8 @@ def row_lengths_of_steps(steps: FeatureList) -> list[int]:
 
 
 def in_two_lists(event: Mapping[str, Any], nested: Sequence[Feature]) -> dict[str, Any]:
-    """The event with each list of lists as its values and its row lengths; what came as these two stays.
-
-    Raises:
-        ValueError: a row is no list; the sentence begins with the feature's name.
-    """
+    """The event with each list of lists as its values and its row lengths; what came as these two stays. Raises
+    ValueError: a row is no list; the sentence begins with the feature's name."""
     laid = dict(event)
     for feature in nested:
         rows = event.get(feature.name)

@@ -55,11 +55,8 @@ def _float32(value: object) -> float:
 
 
 def as_int64(value: object) -> int:
-    """A whole float is an integer too: pandas writes 2.0 where a column had gaps. 2.5 is none.
-
-    Raises:
-        ValueError: the rest of a sentence that begins with the feature's name.
-    """
+    """A whole float is an integer too: pandas writes 2.0 where a column had gaps. 2.5 is none. Raises ValueError: the
+    rest of a sentence that begins with the feature's name."""
     if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT_FLOATS:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):

@@ -60,13 +60,8 @@ class Aside:
         self._socket: socket.socket | None = None
 
     async def run(self, call: Call, message: bytes, *, timeout_seconds: float) -> tuple[Any, bytes]:
-        """What `call(message)` returns, or raises.
-
-        Raises:
-            Overloaded: too much waits already.
-            Unavailable: it was not done in time.
-            InvalidInput: it takes more memory than it may.
-        """
+        """What `call(message)` returns, or raises. Raises Overloaded: too much waits already; Unavailable: it was not
+        done in time; InvalidInput: it takes more memory than it may."""
         done: Future[tuple[Any, bytes]] = Future()
         with self._has_work:
             if len(self._waiting) >= self._most_waiting:

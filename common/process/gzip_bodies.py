@@ -12,11 +12,8 @@ _FIRST_PIECE, _LARGEST_PIECE = 256, 256 * 1024
 
 
 def inflate(body: bytes, *, max_bytes: int) -> bytes | None:
-    """The content of all members, one after the other; None when it is more than `max_bytes`.
-
-    Raises:
-        InvalidInput: it is not gzip, is cut short, or has more than 10,000 members.
-    """
+    """The content of all members, one after the other; None when it is more than `max_bytes`. Raises InvalidInput: it
+    is not gzip, is cut short, or has more than 10,000 members."""
     inflated = bytearray()
     view = memoryview(body)
     at = count = 0

@@ -108,11 +108,8 @@ def is_near(sock: socket.socket) -> bool:
 
 
 def host_names(text: str) -> frozenset[str]:
-    """The names of a setting, separated by commas or spaces.
-
-    Raises:
-        InvalidInput: one is no name: it has a port, a scheme or a path.
-    """
+    """The names of a setting, separated by commas or spaces. Raises InvalidInput: one is no name: it has a port, a
+    scheme or a path."""
     names = frozenset(text.replace(",", " ").lower().split())
     for name in names - {ANY_HOST}:
         if _name_of(name.encode()) != name:
@@ -200,10 +197,7 @@ class Door:
 
     def own(self, connection: "Connection", principal: str) -> None:
         """Counts the connection as the principal's, of whose idle connections one gives way where it has its share.
-
-        Raises:
-            Overloaded: all of them are at work.
-        """
+        Raises Overloaded: all of them are at work."""
         if connection.owner == principal or connection not in self.connections:
             return
         self._disown(connection)

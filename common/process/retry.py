@@ -84,12 +84,8 @@ class Retry:
         """Waits before the next attempt.
 
         The next attempt has at least as long as this wait: an attempt with next to no time fails for that, and its
-        error would hide this error.
-
-        Raises:
-            The error given, when there is not this much time left.
-            Unavailable: at_most_seconds are over.
-        """
+        error would hide this error. Raises the error given, when there is not this much time left; Unavailable:
+        at_most_seconds are over."""
         seconds = self._pauses.next_seconds()
         if self._now() + 2 * seconds >= self._ends_at:
             raise Unavailable(f"{error}; given up {self._at_most_seconds:g} s after the first attempt") from error

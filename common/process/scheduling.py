@@ -80,12 +80,8 @@ def stay_in_background(priority: LoadPriority) -> None:
 
 
 def return_to_normal(priority: LoadPriority, *, pid: int | None = None) -> None:
-    """Undoes step_back and stay_in_background for every thread of this process, or of another: TensorFlow's pools
-    have inherited them.
-
-    Raises:
-        OSError: not permitted, or there is no such process.
-    """
+    """Undoes step_back and stay_in_background for every thread of this process, or of another: TensorFlow's pools have
+    inherited them. Raises OSError: not permitted, or there is no such process."""
     if priority is LoadPriority.NORMAL:
         return
     # Twice: a thread may start another one while the list is gone through; once the starters are normal, so are those.

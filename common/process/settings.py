@@ -88,11 +88,8 @@ class ServiceSettings(BaseSettings):
 
     @classmethod
     def from_environment(cls) -> Self:
-        """Reads the settings.
-
-        Raises:
-            InvalidInput: a variable with this service's prefix is unknown, or a value is not of its type.
-        """
+        """Reads the settings. Raises InvalidInput: a variable with this service's prefix is unknown, or a value is not
+        of its type."""
         prefix = str(cls.model_config.get("env_prefix", ""))
         known = {f"{prefix}{name}".upper() for name in cls.model_fields}
         unknown = sorted(name for name in os.environ if name.upper().startswith(prefix) and name.upper() not in known)
@@ -116,11 +113,8 @@ class ServiceSettings(BaseSettings):
         return TokenFile(self.service_token_file).authorization if self.service_token_file is not None else None
 
     def open_access(self, host: str) -> Access:
-        """The rights at doors that listen on the host.
-
-        Raises:
-            InvalidInput: the file cannot be used, or other machines reach the host and requests need no credentials.
-        """
+        """The rights at doors that listen on the host. Raises InvalidInput: the file cannot be used, or other machines
+        reach the host and requests need no credentials."""
         prefix = str(self.model_config.get("env_prefix", ""))
         return open_access(self.access_file, host, allow_anonymous=self.allow_anonymous == "yes", prefix=prefix)
 

@@ -20,11 +20,8 @@ from common.suggestions import did_you_mean
 
 
 async def refuse_ignored_parts(request: Request) -> None:
-    """A dependency of a whole app. A route that takes the request as it is reads, and checks, for itself.
-
-    Raises:
-        InvalidInput: names the parameter and those that the route knows, or what the body should be.
-    """
+    """A dependency of a whole app. A route that takes the request as it is reads, and checks, for itself. Raises
+    InvalidInput: names the parameter and those that the route knows, or what the body should be."""
     route = request.scope.get("route")
     if not isinstance(route, APIRoute) or route.dependant.request_param_name is not None:
         return

@@ -63,11 +63,8 @@ class Material:
         return cls(_content(files.certificate), _content(files.key), _content(files.authorities), files.clients)
 
     def context(self, protocol: int) -> ssl.SSLContext:
-        """For sockets of ssl.PROTOCOL_TLS_SERVER or PROTOCOL_TLS_CLIENT.
-
-        Raises:
-            InvalidInput: the key does not fit the certificate, or one of the texts is no PEM.
-        """
+        """For sockets of ssl.PROTOCOL_TLS_SERVER or PROTOCOL_TLS_CLIENT. Raises InvalidInput: the key does not fit the
+        certificate, or one of the texts is no PEM."""
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -105,11 +102,10 @@ class Tls:
     """Of one process. Thread-safe."""
 
     def __init__(self, read: Callable[[], Material], paths: Sequence[str]) -> None:
-        """Args:
-            read: what the files at `paths` hold now. Raises InvalidInput.
+        """Raises InvalidInput: they cannot be used.
 
-        Raises:
-            InvalidInput: they cannot be used.
+        Args:
+            read: what the files at `paths` hold now. Raises InvalidInput.
         """
         self._read, self._paths = read, tuple(filter(None, paths))
         self._lock = threading.Lock()

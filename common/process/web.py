@@ -253,11 +253,7 @@ def _announced_bytes(scope: Scope) -> int:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening-ready TCP socket; port 0 takes a free port.
-
-    Raises:
-        Unavailable: the address is taken.
-    """
+    """A listening-ready TCP socket; port 0 takes a free port. Raises Unavailable: the address is taken."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -328,11 +324,7 @@ class WebServer:
         )
 
     def start(self) -> None:
-        """Returns when requests are answered.
-
-        Raises:
-            Unavailable: the server did not come up in time.
-        """
+        """Returns when requests are answered. Raises Unavailable: the server did not come up in time."""
         self._thread.start()
         waited = threading.Event()
         for _ in range(int(_START_TIMEOUT_SECONDS / 0.01)):

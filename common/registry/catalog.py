@@ -109,11 +109,7 @@ def ranges_as_json(ranges: Iterable[OffsetRange]) -> list[dict[str, int]]:
 
 
 def ranges_from_json(value: object) -> tuple[OffsetRange, ...]:
-    """The inverse of ranges_as_json.
-
-    Raises:
-        InvalidInput: it is not a list of such mappings.
-    """
+    """The inverse of ranges_as_json. Raises InvalidInput: it is not a list of such mappings."""
     names = {"partition", "from_offset", "to_offset"}
     if not isinstance(value, list | tuple) or not all(
         isinstance(item, Mapping) and set(item) == names for item in value

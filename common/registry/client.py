@@ -235,14 +235,12 @@ class RegistryClient:
     # files
 
     def upload(self, directory: Path, files: Sequence[FileEntry], *, bases: Mapping[str, Path] | None = None) -> int:
-        """Sends the files the registry lacks, taking up interrupted uploads; returns the bytes sent.
+        """Sends the files the registry lacks, taking up interrupted uploads; returns the bytes sent. Raises
+        InvalidInput: a file is not there, or no longer has the digest of its entry.
 
         Args:
             bases: {digest: file that is here and in the registry}: a big file of which one of these has the size goes
                 as a patch where little of it differs, and whole where the registry cannot use the patch.
-
-        Raises:
-            InvalidInput: a file is not there, or no longer has the digest of its entry.
         """
         request = pb.MissingFilesRequest(digests=sorted({file.digest for file in files}))
         missing = self._call(self._stub.MissingFiles, request).digests
@@ -265,7 +263,8 @@ class RegistryClient:
         pace: Pace = UNLIMITED,
         bases: Mapping[str, Path] | None = None,
     ) -> int:
-        """Writes each file to directory/path, verified; leaves those alone that are there with the right digest.
+        """Writes each file to directory/path, verified; leaves those alone that are there with the right digest. Raises
+        DataLoss: the stored bytes are damaged; NotFound, InvalidInput.
 
         Args:
             pace: how fast, together with all other downloads that share it.
@@ -273,10 +272,6 @@ class RegistryClient:
                 as a patch where the registry can make it, and whole where the patch does not give its digest.
 
         Returns the bytes received. A file appears under its name only when it is whole.
-
-        Raises:
-            DataLoss: the stored bytes are damaged.
-            NotFound, InvalidInput.
         """
         return self._files.download(files, directory, pace, bases)
 
@@ -287,12 +282,8 @@ class RegistryClient:
     # versions and aliases
 
     def register_version(self, lease: Lease, draft: VersionDraft) -> Version:
-        """Ends the round with a version; the same draft again gives the same version.
-
-        Raises:
-            Conflict: the lease is no longer the caller's.
-            InvalidInput: the draft, its gate or its files are not as they must be.
-        """
+        """Ends the round with a version; the same draft again gives the same version. Raises Conflict: the lease is no
+        longer the caller's; InvalidInput: the draft, its gate or its files are not as they must be."""
         request = pb.RegisterVersionRequest(**_held(lease), version=wire.draft_to_wire(draft))
         return wire.version_from_wire(self._call(self._stub.RegisterVersion, request))
 
@@ -349,11 +340,8 @@ class RegistryClient:
     def watch(self, since_revision: int = 0) -> Iterator[Change]:
         """Changes as they happen, heartbeats included; reconnects are the caller's (it raises Unavailable).
 
-        A registry that is silent for 22.5 s counts as away. Closing the iterator ends the watch.
-
-        Raises:
-            Overloaded: the registry has as many watchers as it takes.
-        """
+        A registry that is silent for 22.5 s counts as away. Closing the iterator ends the watch. Raises Overloaded: the
+        registry has as many watchers as it takes."""
         with self._errors("the watch of the registry"):
             changes = self._stub.Watch(pb.WatchRequest(since_revision=since_revision))
             try:

@@ -77,13 +77,10 @@ def patched(
     file: BufferedRandom, base: BinaryIO, patch: bytes, size_bytes: int, *, write_bytes: int = GENTLE_BYTES
 ) -> str:
     """Makes of an empty file, open to be read and written, the file of that size that the patch makes of the base.
-    Returns its SHA-256 in hex.
+    Returns its SHA-256 in hex. Raises DataLoss: this is no patch of such a file.
 
     Args:
         write_bytes: of one write; PIECE_BYTES where no process reads much of the file at once takes a fifth less time.
-
-    Raises:
-        DataLoss: this is no patch of such a file.
     """
     places, blocks = _unpacked(patch, size_bytes)
     piece, hashed = np.zeros(PIECE_BYTES, np.uint8), hashlib.sha256()
@@ -99,11 +96,8 @@ def patched(
 
 
 def apply(file: BinaryIO, patch: bytes, size_bytes: int) -> None:
-    """Makes of a base, which is open to be read and written, the file of that size, in its place.
-
-    Raises:
-        DataLoss: this is no patch of such a file.
-    """
+    """Makes of a base, which is open to be read and written, the file of that size, in its place. Raises DataLoss: this
+    is no patch of such a file."""
     places, blocks = _unpacked(patch, size_bytes)
     ends = np.flatnonzero(np.diff(places) != 1) + 1
     file.flush()

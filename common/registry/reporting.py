@@ -105,11 +105,7 @@ class Report:
 
 
 def report_of(*, instance_id: str, service: str, address: str, started_at: float, body: JsonMap) -> Report:
-    """The inverse of `Report.body`.
-
-    Raises:
-        InvalidInput: which part is not as it must be.
-    """
+    """The inverse of `Report.body`. Raises InvalidInput: which part is not as it must be."""
     for name, value in (("instance_id", instance_id), ("service", service)):
         if not 0 < len(value) <= 256:
             raise InvalidInput(f"a report's {name} must have 1 to 256 characters, got {value[:50]!r}")

@@ -40,11 +40,7 @@ def json_text(value: JsonMap) -> str:
 
 
 def json_map(name: str, text: str) -> dict[str, Any]:
-    """The mapping in a *_json field; {} for an empty field.
-
-    Raises:
-        InvalidInput: it is not a JSON object.
-    """
+    """The mapping in a *_json field; {} for an empty field. Raises InvalidInput: it is not a JSON object."""
     if not text:
         return {}
     try:
@@ -98,11 +94,8 @@ def _sent(field: Any, value: Any) -> Any:
 
 
 def read_from(message: Message, made: Callable[..., Value], **others: Any) -> Value:
-    """The value that `sent_as` made this message of; `others` are fields of the value that are read otherwise.
-
-    Raises:
-        InvalidInput: a *_json field holds no JSON object.
-    """
+    """The value that `sent_as` made this message of; `others` are fields of the value that are read otherwise. Raises
+    InvalidInput: a *_json field holds no JSON object."""
     plain, mappings = _shared(cast(Any, type(message)), made)
     hints = _hints(made)
     found = {name: _read(message, name, hints[name]) for name in plain if name not in others}

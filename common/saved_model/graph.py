@@ -77,11 +77,8 @@ class Graph:
 
 
 def read(content: bytes) -> Proto:
-    """saved_model.pb as its message.
-
-    Raises:
-        InvalidInput: it is none, holds no graph, or would take more than 2 GiB beside its bytes.
-    """
+    """saved_model.pb as its message. Raises InvalidInput: it is none, holds no graph, or would take more than 2 GiB
+    beside its bytes."""
     _check_memory(content)
     try:
         found = Proto.FromString(content)
@@ -115,12 +112,8 @@ def graphs_of(saved_model: Proto) -> tuple[Graph, ...]:
 
 
 def tagged(saved_model: Proto, tags: tuple[str, ...] = (SERVE,)) -> GraphProto:
-    """The graph that has exactly these tags, in any order, as TensorFlow's loader finds it.
-
-    Raises:
-        InvalidInput: there is none; the sentence says which there are. Or there are several, and loaders differ in the
-            one that they take.
-    """
+    """The graph that has exactly these tags, in any order, as TensorFlow's loader finds it. Raises InvalidInput: there
+    is none; the sentence says which there are. Or there are several, and loaders differ in the one that they take."""
     named = [graph for graph in saved_model.meta_graphs if set(graph.meta_info_def.tags) == set(tags)]
     if len(named) > 1:
         raise InvalidInput(f"{len(named)} graphs of the SavedModel are tagged {','.join(tags)}; one is served")

@@ -69,14 +69,12 @@ class KnownGraphs:
 def check_layout(
     sizes: Mapping[str, int], read_file: ReadFile, *, tags: tuple[str, ...] = (SERVE,), look: Look = look_at
 ) -> Graph:
-    """The graph of these tags, once everything that it needs is known to be there.
+    """The graph of these tags, once everything that it needs is known to be there. Raises InvalidInput: what is
+    missing, cut short, not readable, or cannot be served; one sentence.
 
     Args:
         sizes: {path relative to the SavedModel: bytes} of every file.
         read_file: the content of one of them.
-
-    Raises:
-        InvalidInput: what is missing, cut short, not readable, or cannot be served; one sentence.
     """
     if MODEL_FILE not in sizes:
         raise InvalidInput(f"there is no {MODEL_FILE}; the files are: {', '.join(sorted(sizes)[:8]) or 'none'}")
@@ -104,11 +102,7 @@ def check_layout(
 
 
 def check_folder(directory: Path, *, tags: tuple[str, ...] = (SERVE,), look: Look = look_at) -> Graph:
-    """check_layout of a SavedModel on this machine.
-
-    Raises:
-        InvalidInput: as there, or a file cannot be read.
-    """
+    """check_layout of a SavedModel on this machine. Raises InvalidInput: as there, or a file cannot be read."""
     try:
         files = [path for path in directory.rglob("*") if path.is_file()]
         sizes = {path.relative_to(directory).as_posix(): path.stat().st_size for path in files}
@@ -126,11 +120,7 @@ def _check_node_count(graph: GraphProto) -> None:
 
 def own_libraries(content: bytes) -> list[str]:
     """The libraries of operations that a list names, one path per line; empty lines and those that begin with # do not
-    count.
-
-    Raises:
-        InvalidInput: a path is absolute or leads out of the version: it would load what was not checked.
-    """
+    count. Raises InvalidInput: a path is absolute or leads out of the version: it would load what was not checked."""
     named = [line.strip() for line in content.decode(errors="replace").splitlines()]
     paths = [path for path in named if path and not path.startswith("#")]
     for path in paths:

@@ -55,10 +55,7 @@ def as_row(example: bytes, schema: Schema | None = None) -> dict[str, Any]:
 
 def as_values(example: bytes) -> dict[str, Any]:
     """{name: value} of what the Example has, a list where there is not one value; bytes that are no UTF-8 are {"b64"}.
-
-    Raises:
-        google.protobuf.message.DecodeError: it is none.
-    """
+    Raises google.protobuf.message.DecodeError: it is none."""
     found: dict[str, Any] = {}
     for name, feature in Example.FromString(example).features.feature.items():
         values = [_exactly(value) for value in _values(feature) or ()]

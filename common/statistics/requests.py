@@ -21,10 +21,7 @@ Array = NDArray[Any]
 
 def of_predictions(records: Iterable[bytes], schema: Schema) -> dict[str, FieldStatistics]:
     """By input, of serialized PredictionLogs; requests of serialized Examples by the features that any of them has.
-
-    Raises:
-        DecodeError, ValueError: a record is none, or a tensor's values and shape do not agree.
-    """
+    Raises DecodeError, ValueError: a record is none, or a tensor's values and shape do not agree."""
     encoded = {feature.name for feature in schema.features if feature.dtype == "bytes"}
     columns: dict[str, list[Array]] = {}
     examples: list[bytes] = []

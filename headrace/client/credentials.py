@@ -18,11 +18,8 @@ _OTHERS = 0o077
 
 
 def token_for(url: str) -> str:
-    """The token for the door at the URL (or host:port); "" where there is none.
-
-    Raises:
-        InvalidInput: a file cannot be read, holds no token, or others may read it.
-    """
+    """The token for the door at the URL (or host:port); "" where there is none. Raises InvalidInput: a file cannot be
+    read, holds no token, or others may read it."""
     if token := os.environ.get(_TOKEN):
         return checked(token, _TOKEN)
     if path := os.environ.get(_TOKEN_FILE):

@@ -53,11 +53,8 @@ class Ingesting(Doors):
         on_invalid: OnInvalid = "reject",
     ) -> Appended:
         """As `append`; a path or URL means the events of a file, of a folder or of a name with *, as `headrace ingest`
-        reads them: in batches, each with its own key. After an error the same call with the same key goes on.
-
-        Raises:
-            what `append` raises; InvalidInput: a file cannot be read, says where.
-        """
+        reads them: in batches, each with its own key. After an error the same call with the same key goes on. Raises
+        what `append` raises; InvalidInput: a file cannot be read, says where."""
         if not isinstance(events, str | Path):
             return self.append(stream, events, idempotency_key=idempotency_key, on_invalid=on_invalid)
         from headrace.files.batches import batches_of_all
@@ -118,10 +115,7 @@ class Ingesting(Doors):
         self, stream: str, labels: "Sequence[Event] | DataFrame", *, idempotency_key: str | None = None
     ) -> Appended:
         """Appends labels that come after their events: rows of the key of the stream's late_labels and its labels.
-
-        Raises:
-            what `append` raises; Conflict: the stream has no late_labels.
-        """
+        Raises what `append` raises; Conflict: the stream has no late_labels."""
         rows = list(labels) if not hasattr(labels, "to_dict") else self._label_rows(stream, labels)
         body = encode({"labels": rows})
         return self.append_body(stream, body, "application/json", idempotency_key=idempotency_key, into="labels")

@@ -21,11 +21,8 @@ _SIGNATURE = "serving_default"
 
 
 def load(directory: Path, files: Sequence[Path]) -> Any:
-    """What a version's files, in the directory, hold: the Keras model of the one `*.keras`, else the SavedModel.
-
-    Raises:
-        InvalidInput: TensorFlow is not installed, or the files hold neither.
-    """
+    """What a version's files, in the directory, hold: the Keras model of the one `*.keras`, else the SavedModel. Raises
+    InvalidInput: TensorFlow is not installed, or the files hold neither."""
     try:
         import tensorflow as tf
     except ImportError as error:
@@ -162,13 +159,10 @@ def _columns(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> dic
 
 def columns_of(frame: Any, specs: Any, declared: SignatureInputs | None) -> dict[str, Any]:
     """A DataFrame's rows as arrays by input, as serving would read them: by name or alias, defaults filled in, lists of
-    any length filled up.
+    any length filled up. Raises InvalidInput: a row does not fit; says which.
 
     Args:
         specs: {input: tf.TensorSpec}.
-
-    Raises:
-        InvalidInput: a row does not fit; says which.
     """
     types = {name: DataType.Name(spec.dtype.as_datatype_enum) for name, spec in specs.items()}
     schema = Schema(declared.features, ()) if declared else None

@@ -30,11 +30,7 @@ class Looking(Doors):
         return self._ingest.get(path)
 
     def version_statistics(self, model: str, version: int) -> Mapping[str, Any]:
-        """Of the events of the version's round, by field.
-
-        Raises:
-            NotFound: it has none; its definition may say so.
-        """
+        """Of the events of the version's round, by field. Raises NotFound: it has none; its definition may say so."""
         entry = next((file for file in self.version(model, version).files if file.path == _STATISTICS), None)
         if entry is None:
             raise NotFound(f"{model}@{version} has no statistics (training: {{summaries: {{statistics: true}}}})")
@@ -42,10 +38,7 @@ class Looking(Doors):
         return found
 
     def profile_next_round(self, model: str, *, first_step: int, steps: int) -> Mapping[str, Any]:
-        """Has steps of the model's next round traced; its version then has the files profile/*.
-
-        Raises:
-            Conflict: the next round is to be traced already.
-        """
+        """Has steps of the model's next round traced; its version then has the files profile/*. Raises Conflict: the
+        next round is to be traced already."""
         body = {"by": self._by, "first_step": first_step, "steps": steps}
         return self._trainer.post(f"/v1/models/{segment(model)}:profile", body)

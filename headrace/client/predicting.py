@@ -96,12 +96,8 @@ class Predicting(Doors):
         return self._serving.call("POST", path, body, headers=headers, repeatable=True)
 
     def signatures(self, model: str) -> Mapping[str, Any]:
-        """The live version's signatures by name, each with inputs, outputs and method_name, as TensorFlow Serving
-        tells them.
-
-        Raises:
-            NotFound: no version of the model is served.
-        """
+        """The live version's signatures by name, each with inputs, outputs and method_name, as TensorFlow Serving tells
+        them. Raises NotFound: no version of the model is served."""
         document = self._serving.get(f"/v1/models/{segment(model)}/metadata")
         signatures: Mapping[str, Any] = document["metadata"]["signature_def"]["signature_def"]
         return signatures

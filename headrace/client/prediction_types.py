@@ -38,10 +38,7 @@ class Prediction:
 
     def rows(self) -> list[Any]:
         """The answer row by row: {output: value}, or the bare value where there is one output; plain Python values.
-
-        Raises:
-            InvalidInput: the outputs do not have a first dimension of one size.
-        """
+        Raises InvalidInput: the outputs do not have a first dimension of one size."""
         sizes = {array.shape[:1] for array in self.outputs.values()}
         if len(sizes) != 1 or () in sizes:
             raise InvalidInput(f"the outputs have no rows: { ({n: a.shape for n, a in self.outputs.items()}) }")

@@ -52,14 +52,12 @@ class PredictionClient:
 
     def __init__(self, url: str, *, timeout_seconds: float = 30.0, token: str | None = None, ca_file: str = "") -> None:
         """`url` is http://host:port or https://host:port (REST), grpc://host:port or, with TLS, grpcs://host:port.
+        Raises InvalidInput: it is of another form, or gRPC is asked for and grpcio is not installed.
 
         Args:
             token: what the server is shown; None: HEADRACE_TOKEN, the file that HEADRACE_TOKEN_FILE names, or what
                 `headrace login` has stored.
             ca_file: PEM; whom TLS trusts. HEADRACE_CA_FILE wins over it; without either the machine's authorities.
-
-        Raises:
-            InvalidInput: it is of another form, or gRPC is asked for and grpcio is not installed.
         """
         self.url = url
         self._timeout_seconds = timeout_seconds
@@ -87,7 +85,8 @@ class PredictionClient:
         timeout_seconds: float | None = None,
         request_id: str = "",
     ) -> Prediction:
-        """Asks for predictions.
+        """Asks for predictions. Raises InvalidInput: the inputs do not fit the signature, or there is none of that
+        name. NotFound: no such model or version. Overloaded, Unavailable: no answer in time.
 
         Args:
             inputs: {input: array or nested list}, or the array of a signature with one input.
@@ -95,20 +94,13 @@ class PredictionClient:
             output_filter: the outputs that are wanted; none means all.
             timeout_seconds: of this call, repetitions included.
             request_id: what the server's logs call the request; without it, a random id.
-
-        Raises:
-            InvalidInput: the inputs do not fit the signature, or there is none of that name. NotFound: no such model or
-            version. Overloaded, Unavailable: no answer in time.
         """
         target = Target(model, version, label, signature_name)
         return self._transport.predict(self._call(target, inputs, rows, output_filter, request_id, timeout_seconds))
 
     def predict_raw(self, target: Target, body: bytes, *, timeout_seconds: float | None = None) -> bytes:
-        """Sends a body of TensorFlow Serving's REST API as it is, and returns the answer's.
-
-        Raises:
-            the errors of `predict`; InvalidInput over gRPC.
-        """
+        """Sends a body of TensorFlow Serving's REST API as it is, and returns the answer's. Raises the errors of
+        `predict`; InvalidInput over gRPC."""
         return self._transport.predict_raw(target, body, self._deadline(timeout_seconds))
 
     def submit(
@@ -123,13 +115,11 @@ class PredictionClient:
         output_filter: Sequence[str] = (),
         deadline_seconds: float | None = None,
     ) -> PendingPrediction:
-        """Asks for predictions that are fetched later with `wait`; over REST only.
+        """Asks for predictions that are fetched later with `wait`; over REST only. Raises the errors of `predict`;
+        Unavailable also when it is unknown whether it was taken.
 
         Args:
             deadline_seconds: after which the server gives the prediction up; none means its own limit.
-
-        Raises:
-            the errors of `predict`; Unavailable also when it is unknown whether it was taken.
         """
         target = Target(model, version, label, signature_name)
         call = self._call(target, inputs, rows, output_filter, "", None)
@@ -182,11 +172,8 @@ class PredictionClient:
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """[{name: value}] -> {name: [value]}.
-
-    Raises:
-        InvalidInput: there are none, or they differ in their names; says which.
-    """
+    """[{name: value}] -> {name: [value]}. Raises InvalidInput: there are none, or they differ in their names; says
+    which."""
     if not rows:
         raise InvalidInput("there are no rows")
     names = list(rows[0])

@@ -20,11 +20,7 @@ class Table(list[T], Generic[T]):
         raise NotImplementedError
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame of `rows`.
-
-        Raises:
-            InvalidInput: pandas is not installed.
-        """
+        """A pandas DataFrame of `rows`. Raises InvalidInput: pandas is not installed."""
         try:
             import pandas
         except ImportError as error:

@@ -66,11 +66,8 @@ def type_name_of(array: Array) -> str:
 
 
 def as_input(name: str, value: Any, type_name: str | None) -> Array:
-    """The value as an array of the signature's type; of numpy's choice where that is not known.
-
-    Raises:
-        InvalidInput: it is ragged, or would lose what makes it different (1.5 as an integer).
-    """
+    """The value as an array of the signature's type; of numpy's choice where that is not known. Raises InvalidInput: it
+    is ragged, or would lose what makes it different (1.5 as an integer)."""
     if isinstance(value, list) and len({len(row) for row in value if isinstance(row, list)}) > 1:
         raise InvalidInput(
             f"input {name} has lists of different lengths, which are no tensor: ask over http, which fills them up, or "
@@ -114,10 +111,7 @@ def _string(item: Any) -> bytes:
 
 def json_body(document: Mapping[str, Any]) -> bytes:
     """JSON of a request with arrays in it: bytes as {"b64"}, NaN and infinities as TensorFlow Serving reads them.
-
-    Raises:
-        InvalidInput: something in it has no JSON form.
-    """
+    Raises InvalidInput: something in it has no JSON form."""
     try:
         if _has_odd_number(document):
             return json.dumps(document, default=plain).encode()
@@ -147,10 +141,7 @@ def plain(value: Any) -> Any:
 
 def read_json(content: bytes) -> Any:
     """A document that may hold NaN, Infinity and, in strings, bytes that are no UTF-8, as TensorFlow Serving writes it.
-
-    Raises:
-        Unavailable: it is none.
-    """
+    Raises Unavailable: it is none."""
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError:

@@ -17,10 +17,7 @@ _WAITING_LINES = 10_000
 
 def show(state: PlatformState, name: str | None, *, lines: int, follow: bool) -> None:
     """Prints the last lines of each container, or of the one named; with follow, then all that come until Ctrl-C.
-
-    Raises:
-        InvalidInput: there is no such container.
-    """
+    Raises InvalidInput: there is no such container."""
     assert isinstance(state, ComposeState)
     if name is not None and name not in state.ids:
         raise InvalidInput(there_is_no(f"container {name} in {state.place}", name, state.ids))

@@ -74,11 +74,8 @@ def push(
 
 
 def exported_by(script: Path, directory: Path) -> Path:
-    """What the script wrote: the folder itself, or the highest of its numbered folders.
-
-    Raises:
-        InvalidInput: the script fails, or there is no new SavedModel then.
-    """
+    """What the script wrote: the folder itself, or the highest of its numbered folders. Raises InvalidInput: the script
+    fails, or there is no new SavedModel then."""
     from headrace.local.inspect import run_session_script
 
     if (directory / "saved_model.pb").exists():

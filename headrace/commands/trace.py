@@ -45,11 +45,8 @@ def trace(
 
 
 def _gathered(client: Client, doors: Sequence[tuple[str, str]], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Of every service that answers, oldest first: by the names first, then by the traces that it was found in.
-
-    Raises:
-        Conflict: nothing is traced.
-    """
+    """Of every service that answers, oldest first: by the names first, then by the traces that it was found in. Raises
+    Conflict: nothing is traced."""
     off: list[Conflict] = []
     found: dict[str, dict[str, Any]] = {}
     wanted, looked_up = list(names), set[str]()

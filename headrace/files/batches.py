@@ -78,10 +78,7 @@ def batches_of_all(
     files: Sequence[SourceFile], schema: Schema, *, readers: int = 1, lenient: bool = False
 ) -> Generator[Batch, None, None]:
     """The batches of all places, in order. With several readers as many places are read at once, a few batches ahead.
-
-    Raises:
-        HeadraceError: what reading raised, where its batch would have come.
-    """
+    Raises HeadraceError: what reading raised, where its batch would have come."""
     if readers == 1 or len(files) == 1:
         for file in files:
             yield from batches(file, schema, lenient=lenient)
@@ -150,14 +147,12 @@ def write_sample(
     readers: int = 1,
     lenient: bool = False,
 ) -> int:
-    """Writes the events as `headrace ingest` would send them to events.ndjson or events.tfrecord; how many.
+    """Writes the events as `headrace ingest` would send them to events.ndjson or events.tfrecord; how many. Raises
+    InvalidInput: a file cannot be read, or is of another kind than the first, or there are no events.
 
     Args:
         most: at most this number, evenly spread over the `of` events of the files; None: all.
         lenient: rows that do not fit are written as they are, for ingest's check to name.
-
-    Raises:
-        InvalidInput: a file cannot be read, or is of another kind than the first, or there are no events.
     """
     count = written = 0
     content_type = ""

@@ -22,11 +22,8 @@ _HIDDEN = (".", "_")
 
 class FolderSource:
     """An event for each file. A position is how many files were given, and the digest of all names: a folder that has
-    gained or lost files since is refused, as going on in it would leave files out or send them twice.
-
-    Raises:
-        InvalidInput: the place is no folder of classes, or the schema has no one place for a file and its class.
-    """
+    gained or lost files since is refused, as going on in it would leave files out or send them twice. Raises
+    InvalidInput: the place is no folder of classes, or the schema has no one place for a file and its class."""
 
     content_type = NDJSON
 

@@ -41,11 +41,8 @@ class DefinitionFolder:
     files: Mapping[str, bytes] | None = None
 
     def checked(self) -> tuple[Schema, Definition]:
-        """Both files read as the registry reads them.
-
-        Raises:
-            InvalidInput: one is missing or wrong, or they do not fit each other.
-        """
+        """Both files read as the registry reads them. Raises InvalidInput: one is missing or wrong, or they do not fit
+        each other."""
         if self.schema is None or self.files is None:
             raise InvalidInput(f"a check needs both {STREAM_FILE} and {MODEL_FILE}")
         schema, definition = Schema.from_mapping(self.schema), parse_definition(self.files)
@@ -68,11 +65,8 @@ def read_folder(directory: Path) -> DefinitionFolder:
 
     Beside model.yaml the definition holds, where it names a Keras module, the folder's Python files, and the files that
     either names (word lists, tables, SavedModels), and a file that its warm_start names by URL. What is in replay.py
-    and __init__.py is not the model's.
-
-    Raises:
-        InvalidInput: neither file is there, or one is not YAML or lacks its name.
-    """
+    and __init__.py is not the model's. Raises InvalidInput: neither file is there, or one is not YAML or lacks its
+    name."""
     stream_path, model_path = directory / STREAM_FILE, directory / MODEL_FILE
     if not directory.is_dir():
         raise InvalidInput(f"there is no folder {directory}; apply takes one with {STREAM_FILE}, {MODEL_FILE} or both")

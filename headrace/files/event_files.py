@@ -44,13 +44,11 @@ def content_type_of(file_format: str) -> str:
 def events_of(
     place: Place, file_format: FileFormat, schema: Schema, *, lenient: bool = False
 ) -> Generator[tuple[bytes, int], None, None]:
-    """(line or frame, bytes of the file up to its end) of each event.
+    """(line or frame, bytes of the file up to its end) of each event. Raises NotFound: there is no such file.
+    InvalidInput: it cannot be read as that format; says where.
 
     Args:
         lenient: rows that do not fit are given as they are, for ingest to set aside with the reason.
-
-    Raises:
-        NotFound: there is no such file. InvalidInput: it cannot be read as that format; says where.
     """
     with opened_records(place) if file_format == "tfrecord" else opened(place) as file:
         if file_format == "tfrecord":
@@ -133,11 +131,8 @@ def fitted_event(event: Mapping[str, Any], columns: Mapping[str, Feature]) -> di
     """The event under the schema's names, each value as the feature's type where it means the same; objects are taken
     apart.
 
-    Names and values that cannot be made to fit stay as they are, for ingest to say what is wrong.
-
-    Raises:
-        InvalidInput: JSON cannot hold a value, or two are for the same feature.
-    """
+    Names and values that cannot be made to fit stay as they are, for ingest to say what is wrong. Raises InvalidInput:
+    JSON cannot hold a value, or two are for the same feature."""
     made: dict[str, Any] = {}
     found: set[str] = set()
     name_of = name_of_alias(columns.values())

@@ -11,11 +11,8 @@ _MOST_INFLATED, _ALWAYS_INFLATED_BYTES = 100, 64 * 1024 * 1024
 
 
 def own_files(directory: Path) -> dict[str, Path]:
-    """{path relative to the folder: file}, in its order.
-
-    Raises:
-        InvalidInput: a link leads out of the folder or to a folder, or there is a device, pipe or socket.
-    """
+    """{path relative to the folder: file}, in its order. Raises InvalidInput: a link leads out of the folder or to a
+    folder, or there is a device, pipe or socket."""
     root = Path(os.path.realpath(directory))  # resolve() raises for a circle of links
     found: dict[str, Path] = {}
     for path in sorted(directory.rglob("*")):
@@ -32,11 +29,8 @@ def own_files(directory: Path) -> dict[str, Path]:
 
 
 def check_archive(path: Path) -> None:
-    """Whether a .keras file (a ZIP archive) can be read without harm.
-
-    Raises:
-        InvalidInput: it is none, names files outside of itself, or would take far more memory than it has bytes.
-    """
+    """Whether a .keras file (a ZIP archive) can be read without harm. Raises InvalidInput: it is none, names files
+    outside of itself, or would take far more memory than it has bytes."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()

@@ -60,11 +60,8 @@ class Rows:
 
 
 def read_rows(path: Path, wanted: Wanted) -> Rows:
-    """The rows of a file; columns that are not wanted are left out.
-
-    Raises:
-        InvalidInput: the file cannot be read as what its name says, or an input is missing; says where.
-    """
+    """The rows of a file; columns that are not wanted are left out. Raises InvalidInput: the file cannot be read as
+    what its name says, or an input is missing; says where."""
     suffix = suffix_of(path.name)
     if not path.exists():
         raise InvalidInput(f"{path} cannot be read: No such file or directory")

@@ -59,11 +59,7 @@ class Row:
 
 
 def rows_of(path: Path) -> Iterator[Row]:
-    """The rows of a file, by its name.
-
-    Raises:
-        InvalidInput: it cannot be read as what its name says; says where.
-    """
+    """The rows of a file, by its name. Raises InvalidInput: it cannot be read as what its name says; says where."""
     kind = KIND_OF_SUFFIX.get(suffix_of(path.name))
     if path.is_dir():
         raise InvalidInput(f"{path} is a folder; name one of its files")
@@ -100,12 +96,9 @@ class CsvTable:
 
 
 def open_csv(file: BinaryIO, path: Path | Place) -> tuple[CsvTable, io.TextIOWrapper]:
-    """The table and the text, which the caller detaches. The delimiter is , ; tab or |, by the header; a
-    blank behind each of the header's belongs to it, and to those of the rows.
-
-    Raises:
-        InvalidInput: the file is empty, its header is no CSV, or two columns have one name.
-    """
+    """The table and the text, which the caller detaches. The delimiter is , ; tab or |, by the header; a blank behind
+    each of the header's belongs to it, and to those of the rows. Raises InvalidInput: the file is empty, its header is
+    no CSV, or two columns have one name."""
     beginning = file.read(len(codecs.BOM_UTF16_LE) + 4)
     file.seek(0)
     if kind := foreign(beginning):
@@ -161,11 +154,8 @@ def _name_count(header_line: str, mark: str) -> int:
 
 
 def parquet_batches(path: Path | Place) -> Iterator[tuple[list[dict[str, Any]], int, int]]:
-    """(rows, number of the first from 0, rows in the file) at a time, of a Parquet or an Arrow file (Feather).
-
-    Raises:
-        InvalidInput: pyarrow is not installed, or the file is neither.
-    """
+    """(rows, number of the first from 0, rows in the file) at a time, of a Parquet or an Arrow file (Feather). Raises
+    InvalidInput: pyarrow is not installed, or the file is neither."""
     try:
         from pyarrow import ArrowException, ipc, parquet
     except ImportError as error:
@@ -276,11 +266,8 @@ def records_of(frame: Any) -> list[dict[str, Any]]:
 
 
 def json_lines(file: BinaryIO, path: Path | Place) -> Iterator[tuple[bytes, int, int]]:
-    """(line, its number, bytes up to its end) of what is not blank; of a JSON array of objects, each of them.
-
-    Raises:
-        InvalidInput: a line is longer than 16 MiB, or the array is none or larger than 1 GiB.
-    """
+    """(line, its number, bytes up to its end) of what is not blank; of a JSON array of objects, each of them. Raises
+    InvalidInput: a line is longer than 16 MiB, or the array is none or larger than 1 GiB."""
     offset = number = 0
     while line := file.readline(_MAX_LINE_BYTES + 1):
         offset += len(line)
@@ -307,13 +294,11 @@ def _array_items(text: bytes, path: Path | Place) -> Iterator[tuple[bytes, int, 
 
 
 def parsed_json(text: bytes, place: str, *, keeps_odd_numbers: bool = False) -> Any:
-    """What the text says. NaN, which Python's json writes and JSON does not have, is null: there is no value.
+    """What the text says. NaN, which Python's json writes and JSON does not have, is null: there is no value. Raises
+    InvalidInput: it is no JSON, or an object in it names a key twice.
 
     Args:
         keeps_odd_numbers: NaN, Infinity and -Infinity are these numbers, as in requests of TensorFlow Serving.
-
-    Raises:
-        InvalidInput: it is no JSON, or an object in it names a key twice.
     """
     try:
         found = orjson.loads(text)

@@ -182,11 +182,8 @@ class Column:
 
 
 def columns_of(rows: Iterable[Row]) -> list[Column]:
-    """The columns of a table, in the order in which they first occur.
-
-    Raises:
-        InvalidInput: there are no rows, or two columns would have the same name.
-    """
+    """The columns of a table, in the order in which they first occur. Raises InvalidInput: there are no rows, or two
+    columns would have the same name."""
     columns: dict[str, Column] = {}
     count = 0
     for chunk in _chunks(rows):

@@ -67,11 +67,8 @@ class LabelGuess:
 
 
 def guess(columns: Sequence[Column], label: str) -> tuple[list[Guess], LabelGuess]:
-    """Every column's part. `label` is a header or a name; "" has it guessed.
-
-    Raises:
-        InvalidInput: a column holds what no feature can, no column can be the label, or nothing is left to learn from.
-    """
+    """Every column's part. `label` is a header or a name; "" has it guessed. Raises InvalidInput: a column holds what
+    no feature can, no column can be the label, or nothing is left to learn from."""
     for column in columns:
         if column.kind == "nested" or "nested" in column.elements:
             raise InvalidInput(

@@ -29,11 +29,8 @@ _ON_GPU = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 
 
 class TimedModel:
-    """A version, loaded in a process that ends with this context.
-
-    Raises:
-        InvalidInput: from every method; the version cannot be run, and why. Nothing more can be measured then.
-    """
+    """A version, loaded in a process that ends with this context. Raises InvalidInput: from every method; the version
+    cannot be run, and why. Nothing more can be measured then."""
 
     def __init__(self, directory: Path, rows: Sequence[int], *, device: str = "cpu") -> None:
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115  (close() closes it)

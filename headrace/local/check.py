@@ -50,11 +50,8 @@ def work_folder() -> Iterator[Path]:
 
 
 def check_events(work_dir: Path, schema_json: str) -> EventsChecked:
-    """Checks work_dir/events.ndjson or events.tfrecord as ingest does; examples.tfrecord gets what it accepts.
-
-    Raises:
-        InvalidInput: what the check needs is not installed, or it ended without a word.
-    """
+    """Checks work_dir/events.ndjson or events.tfrecord as ingest does; examples.tfrecord gets what it accepts. Raises
+    InvalidInput: what the check needs is not installed, or it ended without a word."""
     (work_dir / "schema.json").write_text(schema_json)
     events = "events.tfrecord" if (work_dir / "events.tfrecord").exists() else "events.ndjson"
     paths = [str(work_dir / name) for name in ("schema.json", events, "examples.tfrecord")]
@@ -76,17 +73,14 @@ def check_round(
     limit_seconds: float,
     whole: bool = False,
 ) -> Mapping[str, Any]:
-    """Trains, evaluates, exports, loads and asks, with work_dir/examples.tfrecord.
+    """Trains, evaluates, exports, loads and asks, with work_dir/examples.tfrecord. Raises InvalidInput: the sentence,
+    where it failed, and what it printed last; Unavailable: it was not done within limit_seconds.
 
     Args:
         whole: with all passes that the definition asks for.
 
     Returns:
         What services/trainer/rounds/check.py says under `done`.
-
-    Raises:
-        InvalidInput: the sentence, where it failed, and what it printed last.
-        Unavailable: it was not done within limit_seconds.
     """
     _write_definition(work_dir, files)
     with (work_dir / "log.txt").open("w+b") as log:
@@ -111,28 +105,24 @@ def check_round(
 
 
 def show_features(work_dir: Path, files: Mapping[str, bytes]) -> list[dict[str, Any]]:
-    """What each feature makes of the only example of work_dir/examples.tfrecord.
+    """What each feature makes of the only example of work_dir/examples.tfrecord. Raises InvalidInput: the sentence, or
+    what it printed last.
 
     Returns:
         What services/trainer/features/show.py says under `features`.
-
-    Raises:
-        InvalidInput: the sentence, or what it printed last.
     """
     return list(_answer_of("services.trainer.features.show", work_dir, files)["features"])
 
 
 def transformed(work_dir: Path, files: Mapping[str, bytes]) -> Mapping[str, Any]:
-    """Statistics of what a version's features make of the events of work_dir/examples.tfrecord.
+    """Statistics of what a version's features make of the events of work_dir/examples.tfrecord. Raises InvalidInput:
+    the sentence, or what it printed last.
 
     Args:
         work_dir: with schema.json and the version's checkpoint/ as well.
 
     Returns:
         What services/trainer/summaries/transformed.py says.
-
-    Raises:
-        InvalidInput: the sentence, or what it printed last.
     """
     return _answer_of("services.trainer.summaries.transformed", work_dir, files)
 

@@ -12,11 +12,8 @@ _SCRIPT_LIMIT_SECONDS = 3600
 
 
 def run(action: str, source: Path, target: Path) -> None:
-    """`action` is one of services/trainer/export/inspecting.py.
-
-    Raises:
-        InvalidInput: TensorFlow is not installed here, or it cannot read the files; the sentence has its last words.
-    """
+    """`action` is one of services/trainer/export/inspecting.py. Raises InvalidInput: TensorFlow is not installed here,
+    or it cannot read the files; the sentence has its last words."""
     command = lean_command("services.trainer.export.inspecting", action, str(source), str(target))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_SECONDS)
     if not done.returncode:
@@ -30,10 +27,7 @@ def run(action: str, source: Path, target: Path) -> None:
 
 def in_binary(directory: Path, folder: Path) -> Path:
     """A SavedModel's folder as it is; where its graph is saved_model.pbtxt, a copy below `folder` with saved_model.pb.
-
-    Raises:
-        InvalidInput: as run().
-    """
+    Raises InvalidInput: as run()."""
     text, binary = "saved_model.pbtxt", "saved_model.pb"
     if (directory / binary).exists() or not (directory / text).is_file():
         return directory
@@ -45,11 +39,8 @@ def in_binary(directory: Path, folder: Path) -> Path:
 
 def run_session_script(script: Path, target: Path) -> None:
     """Runs a script of TensorFlow 1 in a separate process, with `target` as its only argument; what it prints is
-    printed to standard error.
-
-    Raises:
-        InvalidInput: there is no such script, it ended otherwise than well, or not within an hour.
-    """
+    printed to standard error. Raises InvalidInput: there is no such script, it ended otherwise than well, or not within
+    an hour."""
     if not script.is_file():
         raise InvalidInput(f"there is no script {script}")
     command = lean_command("services.trainer.export.session_script", str(script), str(target))

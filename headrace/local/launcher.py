@@ -122,13 +122,11 @@ class Launcher:
         names: Collection[str] = (),
         on_change: Callable[[PlatformState], None] | None = None,
     ) -> PlatformState:
-        """Returns once every process that should run is ready, or those of `names`.
+        """Returns once every process that should run is ready, or those of `names`. Raises Unavailable: the time is
+        over; says which process lacks what.
 
         Args:
             timeout_seconds: in which none of them has moved (patience.py).
-
-        Raises:
-            Unavailable: the time is over; says which process lacks what.
         """
         return wait_until_ready(
             self.state,
@@ -149,11 +147,8 @@ class Launcher:
         return Client.of_platform(self.data_dir, timeout_seconds=timeout_seconds, by=by, token=token)
 
     def down(self) -> None:
-        """Stops everything in order; returns when nothing of it runs.
-
-        Raises:
-            NotFound: no platform runs on the directory. Unavailable: it did not stop within its bounds.
-        """
+        """Stops everything in order; returns when nothing of it runs. Raises NotFound: no platform runs on the
+        directory. Unavailable: it did not stop within its bounds."""
         pid = self.state().supervisor_pid
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
@@ -166,11 +161,8 @@ class Launcher:
             self._wait_for_end(self._supervisor.pid)
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
-        """Sends a signal to one process as a crash would; the supervisor starts it again. Returns its pid.
-
-        Raises:
-            Conflict: it does not run just now.
-        """
+        """Sends a signal to one process as a crash would; the supervisor starts it again. Returns its pid. Raises
+        Conflict: it does not run just now."""
         pid = self.state().process(name).pid
         if not pid:
             raise Conflict(f"{name} does not run")
@@ -264,11 +256,7 @@ class Launcher:
 
 
 def remove_data(data_dir: Path) -> None:
-    """Deletes a data directory that no platform runs on.
-
-    Raises:
-        Conflict: one does.
-    """
+    """Deletes a data directory that no platform runs on. Raises Conflict: one does."""
     with contextlib.suppress(NotFound):
         read_state(data_dir)
         raise Conflict(f"a platform runs on {data_dir}; stop it with `headrace --data {data_dir} down`")

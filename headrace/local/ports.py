@@ -18,11 +18,8 @@ class PortsTaken(Conflict):
 
 
 def check_free(name_of: Mapping[int, str]) -> None:
-    """`name_of` is {port: who wants it}.
-
-    Raises:
-        PortsTaken: with each port that is taken, and its holder where the system tells.
-    """
+    """`name_of` is {port: who wants it}. Raises PortsTaken: with each port that is taken, and its holder where the
+    system tells."""
     taken = [port for port in name_of if not _is_free(port)]
     if taken:
         holders = "; ".join(f"{port} ({name_of[port]}) is held by {_holder(port)}" for port in taken)
@@ -30,13 +27,11 @@ def check_free(name_of: Mapping[int, str]) -> None:
 
 
 def find_free_offset(replica_count: int, trainer_count: int = 1, *, also: Collection[int] = ()) -> int:
-    """A random offset at which every port of a platform is free, so that platforms started at once rarely meet.
+    """A random offset at which every port of a platform is free, so that platforms started at once rarely meet. Raises
+    Conflict: none was found.
 
     Args:
         also: ports that must be free at the offset besides.
-
-    Raises:
-        Conflict: none was found.
     """
     for offset in random.sample(_OFFSETS, _TRIES):
         wanted = [*HTTP_PORT_OF.values(), *GRPC_PORT_OF.values(), *also]
@@ -49,11 +44,8 @@ def find_free_offset(replica_count: int, trainer_count: int = 1, *, also: Collec
 
 
 def start_at_free_offset(start: Callable[[int], None], find: Callable[[], int]) -> None:
-    """Starts a platform at an offset that find() gives, and anew where another process took a port meanwhile.
-
-    Raises:
-        PortsTaken: each of five offsets was lost.
-    """
+    """Starts a platform at an offset that find() gives, and anew where another process took a port meanwhile. Raises
+    PortsTaken: each of five offsets was lost."""
     for tries_left in reversed(range(_START_TRIES)):
         try:
             start(find())

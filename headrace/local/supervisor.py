@@ -179,11 +179,8 @@ class Supervisor:
 
 
 def take_lock(data_dir: Path) -> int:
-    """Returns the open lock file; the kernel lets go of it when this process ends, however that comes.
-
-    Raises:
-        Conflict: another supervisor holds it.
-    """
+    """Returns the open lock file; the kernel lets go of it when this process ends, however that comes. Raises Conflict:
+    another supervisor holds it."""
     descriptor = os.open(lock_path(data_dir), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -208,11 +208,8 @@ class _WebInLoop(Server):
 
 
 async def _keep_log(intake: Intake, service_health: Health, open_log: Callable[[str], EventLog]) -> None:
-    """Opens the log and watches it, and opens each stream as it becomes known; until cancelled.
-
-    Raises:
-        InvalidInput: the URL names no log.
-    """
+    """Opens the log and watches it, and opens each stream as it becomes known; until cancelled. Raises InvalidInput:
+    the URL names no log."""
     log = await _opened(intake, service_health, open_log)
     intake.attach_log(log)
     news, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -236,11 +233,8 @@ def _wake(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> None:
 
 
 async def _open_streams(intake: Intake, service_health: Health) -> bool:
-    """Each by itself; what is damaged is shown by /readyz. Whether all are open.
-
-    Raises:
-        InvalidInput: a setting that is wrong stays wrong.
-    """
+    """Each by itself; what is damaged is shown by /readyz. Whether all are open. Raises InvalidInput: a setting that is
+    wrong stays wrong."""
     damaged: list[str] = []
     are_open = True
     for name in intake.schemas.oldest_first():

@@ -87,13 +87,8 @@ class Schemas:
         ]
 
     def fetch(self, name: str) -> Stream:
-        """Asks the registry for the newest schema.
-
-        Raises:
-            NotFound: there is no such stream.
-            Conflict: it has no late labels, and they are asked for.
-            Unavailable: the registry does not answer.
-        """
+        """Asks the registry for the newest schema. Raises NotFound: there is no such stream; Conflict: it has no late
+        labels, and they are asked for; Unavailable: the registry does not answer."""
         if is_of_labels(name):
             return _labels_of(self.fetch(stream_of(name)))
         with self._lock:

@@ -147,11 +147,7 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> bool:
 
 
 def _led(settings: RegistrySettings, stop: Stop, service_health: Health, guard: Guard, tls: Tls | None) -> Leadership:
-    """Once this registry leads; until then its HTTP door gives the reason.
-
-    Raises:
-        InvalidInput, Unavailable.
-    """
+    """Once this registry leads; until then its HTTP door gives the reason. Raises InvalidInput, Unavailable."""
     if not settings.blobs:
         raise InvalidInput("REGISTRY_DATABASE needs REGISTRY_BLOBS: another registry would not find files in a folder")
     engine = open_engine(url_of(settings.database, settings.database_password_file))
@@ -227,11 +223,8 @@ def _limits_of(settings: RegistrySettings) -> CatalogLimits:
 
 
 def _lock_of(data_dir: Path) -> TextIO:
-    """Holds the folder for this process until it ends, however it ends.
-
-    Raises:
-        Unavailable: another registry has it, or it cannot be made.
-    """
+    """Holds the folder for this process until it ends, however it ends. Raises Unavailable: another registry has it, or
+    it cannot be made."""
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = (data_dir / "lock").open("a")

@@ -74,11 +74,8 @@ def back_up(data_dir: Path, target: Path, database: URL | None = None) -> int:
 
 
 def back_up_to(data_dir: Path, target: Place, database: URL | None = None) -> int:
-    """The same to a folder of any storage. A crash leaves files there and no catalog, so that it is no copy yet.
-
-    Raises:
-        As back_up.
-    """
+    """The same to a folder of any storage. A crash leaves files there and no catalog, so that it is no copy yet. Raises
+    As back_up."""
     if target.is_local:
         return back_up(data_dir, Path(target.path), database)
     if (target / _CATALOG).exists():
@@ -97,12 +94,8 @@ def back_up_to(data_dir: Path, target: Place, database: URL | None = None) -> in
 
 def into_database(data_dir: Path, database: URL, blobs: str) -> int:
     """Copies the registry in `data_dir`, which does not run, into an empty database, and its files to a URL; returns
-    the number of files.
-
-    Raises:
-        NotFound: there is no registry, or one of its files is missing. Conflict: a catalog is there, or another
-            registry's files are. Unavailable: a registry leads there, or the database cannot be reached.
-    """
+    the number of files. Raises NotFound: there is no registry, or one of its files is missing. Conflict: a catalog is
+    there, or another registry's files are. Unavailable: a registry leads there, or the database cannot be reached."""
     if not (data_dir / _CATALOG).is_file():
         raise NotFound(f"there is no registry in {data_dir}: {_CATALOG} is missing")
     needed = _needed(data_dir / _CATALOG)
@@ -212,11 +205,8 @@ def _digest_of(blob: Place) -> str:
 
 @contextmanager
 def _whole(directory: Path, digest: str) -> Iterator[Place]:
-    """A file of a registry or of a copy, wherever its files are; a file with a patch is put together.
-
-    Raises:
-        NotFound, DataLoss.
-    """
+    """A file of a registry or of a copy, wherever its files are; a file with a patch is put together. Raises NotFound,
+    DataLoss."""
     if elsewhere := elsewhere_of(directory):
         yield elsewhere.place / digest[:2] / digest
         return

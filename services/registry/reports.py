@@ -73,10 +73,7 @@ class Reports:
 
     def take(self, report: Report, peer: str = "") -> Instance:
         """Replaces the instance's last report. Past the limit, the machine with most instances loses its largest.
-
-        Raises:
-            Overloaded: the instance is itself of that machine.
-        """
+        Raises Overloaded: the instance is itself of that machine."""
         now = self._clock()
         instance = Instance(report, now, peer)
         with self._lock:

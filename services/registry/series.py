@@ -95,10 +95,7 @@ class Series:
         """As GET /v1/series shows it: points from `from` on, null where nothing was reported.
 
         A point of several slots is their mean; of a percentile (its name has _p99_ or the like) the largest of them.
-
-        Raises:
-            InvalidInput: no number has the name; the sentence lists the names.
-        """
+        Raises InvalidInput: no number has the name; the sentence lists the names."""
         step = max(step_seconds or math.ceil(seconds / _MAX_POINTS), STEP_SECONDS)
         width = math.ceil(step / STEP_SECONDS)
         with self._lock:

@@ -25,11 +25,7 @@ _LISTED = 10
 
 
 def check_file(schema_path: Path, events_path: Path, output_path: Path) -> dict[str, object]:
-    """What ingest would take of the file; see above.
-
-    Raises:
-        InvalidInput: the schema is none.
-    """
+    """What ingest would take of the file; see above. Raises InvalidInput: the schema is none."""
     limit = int(IngestSettings.model_fields["max_event_bytes"].default)
     validator = Validator(Stream("checked", 1, schema_path.read_text(), 0.0), max_event_bytes=limit)
     accepted, refused = 0, list[Rejected]()

@@ -161,11 +161,8 @@ class PartitionAppender:
         self._scanned_end = 0
 
     def open(self) -> None:
-        """Learns the requests in the newest records, as far back as the window reaches.
-
-        Raises:
-            Unavailable: the log does not answer.
-        """
+        """Learns the requests in the newest records, as far back as the window reaches. Raises Unavailable: the log
+        does not answer."""
         topic, partition = self._place
         oldest = self._log.start_position(topic)[partition]
         end = self._log.end_position(topic)[partition]
@@ -184,12 +181,8 @@ class PartitionAppender:
         self._scanned_end = end
 
     def append(self, items: Sequence[Item]) -> list[Appended]:
-        """Appends the items' events, in order.
-
-        Raises:
-            Unavailable: none, some or all of them may be in the log. An item with a key is resolved when it is
-                given again: the log is first scanned from the last known end.
-        """
+        """Appends the items' events, in order. Raises Unavailable: none, some or all of them may be in the log. An item
+        with a key is resolved when it is given again: the log is first scanned from the last known end."""
         topic, partition = self._place
         if any(item.request is not None for item in items):
             self._catch_up()

@@ -61,11 +61,8 @@ class OpenStream:
         metrics.EVENTS_REFUSED.labels(self.name, reason).inc(refused)
 
     def validator(self, stream: Stream) -> Validator:
-        """Compiled when first asked for; a few versions are kept.
-
-        Raises:
-            Unavailable: another stream has its name by now.
-        """
+        """Compiled when first asked for; a few versions are kept. Raises Unavailable: another stream has its name by
+        now."""
         if stream.log_name != self.log_name:
             raise Unavailable(f"stream {self.name} was deleted and applied anew a moment ago; send the request again")
         version = (stream.schema_version, stream.schema_json)
@@ -115,14 +112,12 @@ def open_stream(
     stream: Stream, log: EventLog, window: KeyWindow, settings: IngestSettings, executor: Executor,
     on_append: Callable[[], None],
 ) -> OpenStream:  # fmt: skip
-    """Makes the topics where they are missing and learns the newest requests; blocks while it reads the log.
+    """Makes the topics where they are missing and learns the newest requests; blocks while it reads the log. Raises
+    Unavailable: the log does not answer, or too many files are open for one stream more.
 
     Args:
         executor: in whose threads appends are made.
         on_append: an append begins.
-
-    Raises:
-        Unavailable: the log does not answer, or too many files are open for one stream more.
     """
     check_files(stream.name, open_files_limit())
     limits = WriterLimits(settings.chunk_bytes, settings.chunk_events, settings.linger_seconds)

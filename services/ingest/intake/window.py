@@ -22,11 +22,7 @@ _FIRST_SPAN = 64
 
 def newest_events(log: EventLog, topic: str, last: int) -> list[bytes]:
     """At most `last` serialized events, oldest first, by the time at which ingest took them; fewer of large events.
-
-    Raises:
-        Unavailable: the log does not answer.
-        DataLoss: a record cannot be read.
-    """
+    Raises Unavailable: the log does not answer; DataLoss: a record cannot be read."""
     starts, ends = log.start_position(topic), log.end_position(topic)
     found: list[tuple[float, int, int, int, bytes]] = []
     for partition, end in ends.items():
@@ -66,11 +62,8 @@ def statistics(log: EventLog, stream: OpenStream, schema: Schema, last: int) -> 
 
 
 def requests(log: EventLog, model: str, schema: Schema, last: int) -> dict[str, Any]:
-    """Of the newest sampled predictions of a model; `predictions` says how many there were.
-
-    Raises:
-        NotFound: none are in this log.
-    """
+    """Of the newest sampled predictions of a model; `predictions` says how many there were. Raises NotFound: none are
+    in this log."""
     try:
         records = newest_events(log, predictions_topic(model), last)
     except NotFound as error:

@@ -156,12 +156,9 @@ class SharedKeys:
         self._is_away = False
 
     async def claim(self, stream: str, request: RequestKey) -> Answer | None:
-        """None when the caller now holds the key and must keep or release it; else the answer that was given.
-
-        Raises:
-            Conflict: the key was used with another body.
-            Unavailable: Redis does not answer, or the replica that has the key did not come to an end in time.
-        """
+        """None when the caller now holds the key and must keep or release it; else the answer that was given. Raises
+        Conflict: the key was used with another body; Unavailable: Redis does not answer, or the replica that has the
+        key did not come to an end in time."""
         deadline = time.monotonic() + self.window.wait_seconds
         pauses = Pauses(_BACKOFF)
         arguments = (request.body_digest.hex(), *self._own(), _ms(self.window.claim_seconds), f"{_PREFIX}:holder:")

@@ -37,13 +37,9 @@ def definition_digest(files: Mapping[str, bytes]) -> str:
 
 
 def register_model(transaction: Transaction, name: str, *, stream: str, files: Mapping[str, bytes], by: str) -> Model:
-    """A new model, or a new definition of a model, which forgets the failures of the old.
-
-    Raises:
-        InvalidInput: the definition is not valid, names another model or stream, or an upstream that there is not.
-        NotFound: the stream is not registered.
-        Conflict: the model learns from another stream already.
-    """
+    """A new model, or a new definition of a model, which forgets the failures of the old. Raises InvalidInput: the
+    definition is not valid, names another model or stream, or an upstream that there is not; NotFound: the stream is
+    not registered; Conflict: the model learns from another stream already."""
     check_name("model", name)
     if len(files) > _MAX_FILES:
         raise InvalidInput(f"the definition has {counted(len(files), 'file')}, at most {_MAX_FILES} are taken")
@@ -94,11 +90,8 @@ def _check_upstream(connection: Connection, definition: Definition) -> None:
 
 def check_parameters(connection: Connection, stream: str, files: Mapping[str, bytes], *, most: int) -> None:
     """How large an estimator would be, before anybody takes memory for it: its layers, and its tables as large as they
-    may grow. A module's parameters are known after its round.
-
-    Raises:
-        InvalidInput: there would be more than `most` parameters; which variable has most of them.
-    """
+    may grow. A module's parameters are known after its round. Raises InvalidInput: there would be more than `most`
+    parameters; which variable has most of them."""
     definition = parse_definition(files)
     schema = definition.seen(Schema.from_json(streams.get_stream(connection, stream, 0).schema_json))
     counts = {path: math.prod(meaning.shape) for path, meaning in variables_of(definition, schema).items()}

@@ -116,11 +116,8 @@ RULES: Mapping[str, Rule] = {
 
 
 def check_stream(catalog: Catalog, name: str, schema_json: str) -> None:
-    """An author may register a stream that is new, or as it is. Another schema is its senders' matter.
-
-    Raises:
-        PermissionDenied: the schema is another, and the current principal has no `ingest:<stream>`.
-    """
+    """An author may register a stream that is new, or as it is. Another schema is its senders' matter. Raises
+    PermissionDenied: the schema is another, and the current principal has no `ingest:<stream>`."""
     principal = current()
     if principal.may(INGEST, name):
         return

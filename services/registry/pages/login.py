@@ -48,11 +48,8 @@ class Logins:
         return self._cookie_of(self._access.identify(f"Bearer {token}"), token)
 
     def begin(self, redirect_uri: str, after: str) -> tuple[str, str]:
-        """Where the browser logs in at the issuer, and the cookie that it keeps meanwhile.
-
-        Raises:
-            NotFound: there is no login. Unavailable: the issuer does not answer.
-        """
+        """Where the browser logs in at the issuer, and the cookie that it keeps meanwhile. Raises NotFound: there is no
+        login. Unavailable: the issuer does not answer."""
         issuer = self._access.issuer
         if issuer is None:
             raise NotFound("no issuer with a client_id is named in the access file")
@@ -63,11 +60,8 @@ class Logins:
         return url, f"{encoded}.{self._signature(encoded, 'begun')}"
 
     def finish(self, redirect_uri: str, begun: str, state: str, code: str) -> tuple[str, str]:
-        """The cookie of the login that was begun so, and where the browser goes on.
-
-        Raises:
-            Conflict: this browser began no such login, or too long ago. Unauthenticated, Unavailable.
-        """
+        """The cookie of the login that was begun so, and where the browser goes on. Raises Conflict: this browser began
+        no such login, or too long ago. Unauthenticated, Unavailable."""
         encoded, _, signature = begun.partition(".")
         known = hmac.compare_digest(signature.encode(), self._signature(encoded, "begun").encode())
         kept: dict[str, Any] = json.loads(base64.urlsafe_b64decode(encoded)) if known else {"expires_at": 0.0}

@@ -132,11 +132,7 @@ def _candidates(transaction: Transaction, holder: str, secret_sha256: str, model
 
 def renew_lease(transaction: Transaction, round_id: str, token: int, *, ttl_seconds: float, progress: JsonMap) -> Lease:
     """Holds the round for another ttl_seconds from now, also when it has run out and no other holder has taken it.
-
-    Raises:
-        Conflict: the lease has ended or another has the round.
-        InvalidInput, NotFound.
-    """
+    Raises Conflict: the lease has ended or another has the round; InvalidInput, NotFound."""
     _check_ttl(ttl_seconds)
     row = held_row(transaction.connection, round_id, token)
     expires_at = transaction.now + ttl_seconds
@@ -189,12 +185,8 @@ def fail_round(
 
 
 def fail_round_by_hand(transaction: Transaction, *, round_id: str, by: str, reason: str, rules: LeaseRules) -> Round:
-    """A person ends the round of any holder: the holder is refused from then on, and ends what it runs.
-
-    Raises:
-        Conflict: the round has ended already.
-        InvalidInput, NotFound.
-    """
+    """A person ends the round of any holder: the holder is refused from then on, and ends what it runs. Raises
+    Conflict: the round has ended already; InvalidInput, NotFound."""
     row = row_of(transaction.connection, round_id)
     if row.state not in OPEN_STATES:
         raise Conflict(f"round {round_id} is {row.state} already")
@@ -206,12 +198,8 @@ def fail_round_by_hand(transaction: Transaction, *, round_id: str, by: str, reas
 
 
 def stop_round(transaction: Transaction, *, round_id: str, by: str, reason: str) -> Round:
-    """Its holder hears of it by the change and by its next renewal. A repetition changes nothing.
-
-    Raises:
-        Conflict: the round has ended.
-        InvalidInput, NotFound.
-    """
+    """Its holder hears of it by the change and by its next renewal. A repetition changes nothing. Raises Conflict: the
+    round has ended; InvalidInput, NotFound."""
     row = row_of(transaction.connection, round_id)
     if row.state not in OPEN_STATES:
         raise Conflict(f"round {round_id} is {row.state} already")
@@ -242,12 +230,8 @@ def put_resume_point(
 
 
 def held_row(connection: Connection, round_id: str, token: int) -> RoundRow:
-    """The round, if the token is that of its running lease.
-
-    Raises:
-        Conflict: it is not: the lease has ended, or another has the round.
-        NotFound.
-    """
+    """The round, if the token is that of its running lease. Raises Conflict: it is not: the lease has ended, or another
+    has the round; NotFound."""
     row = row_of(connection, round_id)
     if row.state != RoundState.RUNNING:
         raise Conflict(f"round {round_id} is {row.state}; no lease of it holds")

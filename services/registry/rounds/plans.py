@@ -35,14 +35,10 @@ _MAX_SEED = 2**64
 
 
 def plan_round(transaction: Transaction, plan: RoundPlan) -> Round:
-    """Stores the model's next round. The same plan again gives the same round.
-
-    Raises:
-        Conflict: another round took this place, one is still open, the parent is not production, the
-            definition is not the newest, or the ranges do not follow the parent's.
-        InvalidInput: the plan cannot be right for any state.
-        NotFound: the model or the schema version is not registered.
-    """
+    """Stores the model's next round. The same plan again gives the same round. Raises Conflict: another round took this
+    place, one is still open, the parent is not production, the definition is not the newest, or the ranges do not
+    follow the parent's; InvalidInput: the plan cannot be right for any state; NotFound: the model or the schema version
+    is not registered."""
     connection = transaction.connection
     model = models.get_model(connection, plan.model)
     plan_json = _plan_json(plan)

@@ -183,13 +183,9 @@ class Blobs:
         return found
 
     def read(self, digest: str, offset: int = 0) -> Iterator[bytes]:
-        """The blob's bytes from the offset on, in chunks of 1 MiB. The last comes only after all were verified.
-
-        Raises:
-            NotFound, InvalidInput.
-            DataLoss: the bytes are not the stored bytes.
-            Unavailable: they are at a URL that cannot be reached.
-        """
+        """The blob's bytes from the offset on, in chunks of 1 MiB. The last comes only after all were verified. Raises
+        NotFound, InvalidInput; DataLoss: the bytes are not the stored bytes; Unavailable: they are at a URL that cannot
+        be reached."""
         try:
             size = self._shelf.size_of(check_digest(digest))
             file = self._shelf.open(digest)
@@ -235,11 +231,8 @@ class Blobs:
         """(base, patch) of the first of at most four bases that a patch makes the file of; None: read all of it.
 
         Files at a URL have no patches, because both would be fetched first. The receiver of the patch verifies the
-        digest: a damaged file or base shows there. The newest patch is kept for the other replicas.
-
-        Raises:
-            InvalidInput: a digest is none.
-        """
+        digest: a damaged file or base shows there. The newest patch is kept for the other replicas. Raises
+        InvalidInput: a digest is none."""
         size = self.size_of(check_digest(digest))
         if not self._shelf.is_near or size is None or size < SMALLEST_FILE_BYTES:
             return None
@@ -283,11 +276,8 @@ class Blobs:
         return self._shelf.packed()
 
     def sweep(self, seconds: float) -> bool:
-        """Deletes the bytes of removed blobs, for this time; whether none is left.
-
-        Raises:
-            Unavailable: they are at a URL that cannot be reached.
-        """
+        """Deletes the bytes of removed blobs, for this time; whether none is left. Raises Unavailable: they are at a
+        URL that cannot be reached."""
         return self._shelf.sweep(seconds)
 
     def remove_stale_uploads(self, *, unused_since: float) -> int:

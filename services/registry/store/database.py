@@ -73,12 +73,8 @@ class Database:
 
     @classmethod
     def in_file(cls, path: Path, *, keep_changes: int = KEEP_CHANGES, clock: Clock = time.time) -> "Database":
-        """Opens or creates the file of SQLite.
-
-        Raises:
-            DataLoss: the file is not a catalog, or of another format.
-            Unavailable: it cannot be opened.
-        """
+        """Opens or creates the file of SQLite. Raises DataLoss: the file is not a catalog, or of another format;
+        Unavailable: it cannot be opened."""
         engine = create_engine(f"sqlite:///{path}", pool_size=8, max_overflow=24, pool_timeout=_BUSY_TIMEOUT_SECONDS)
         _use_wal(engine)
         return cls(engine, keep_changes=keep_changes, leadership=None, clock=clock)
@@ -106,11 +102,8 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
-        """Commits when the block ends, rolls back when it raises.
-
-        Raises:
-            Unavailable: another writer took too long, the disk refused (full, read-only), or another registry leads.
-        """
+        """Commits when the block ends, rolls back when it raises. Raises Unavailable: another writer took too long, the
+        disk refused (full, read-only), or another registry leads."""
         if not self._writer.acquire(timeout=_WRITER_TIMEOUT_SECONDS):
             raise Unavailable(f"the catalog was busy for {_WRITER_TIMEOUT_SECONDS:.0f} s")
         try:

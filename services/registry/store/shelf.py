@@ -201,17 +201,14 @@ def elsewhere_of(directory: Path) -> Elsewhere | None:
 
 
 def claim(directory: Path, url: str, *, owner: str = "", presigned_seconds: int = 0) -> Elsewhere | None:
-    """The place of a registry's files, claimed for its data folder; None where `url` is empty.
+    """The place of a registry's files, claimed for its data folder; None where `url` is empty. Raises InvalidInput: the
+    scheme is not known, or has no such URLs; Conflict: the folder's files are elsewhere, or another registry's are at
+    the URL; Unavailable: the URL cannot be reached.
 
     Args:
         owner: of a catalog that several registries lead in turn: the place is claimed for it, and what the folder has
             noted of the files is forgotten.
         presigned_seconds: how long a URL counts that is given to others to read a file; 0: none is given.
-
-    Raises:
-        InvalidInput: the scheme is not known, or has no such URLs.
-        Conflict: the folder's files are elsewhere, or another registry's are at the URL.
-        Unavailable: the URL cannot be reached.
     """
     before = elsewhere_of(directory)
     if presigned_seconds and (not url or presigned_seconds < _SHORTEST_SECONDS):

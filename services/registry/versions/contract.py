@@ -24,13 +24,11 @@ ReadBlob = Callable[[str], bytes]
 
 
 def contract_of(files: Sequence[FileEntry], read_blob: ReadBlob, look: layout.Look = layout.look_at) -> JsonMap:
-    """{"signatures", "may_be_left_out", "operations", "tags", "producer"} of the files below saved_model/.
+    """{"signatures", "may_be_left_out", "operations", "tags", "producer"} of the files below saved_model/. Raises
+    InvalidInput: they are no SavedModel that can be served; the sentence says why.
 
     Args:
         read_blob: a file's content by its digest.
-
-    Raises:
-        InvalidInput: they are no SavedModel that can be served; the sentence says why.
     """
     entries = {
         PurePosixPath(file.path).relative_to(_FOLDER).as_posix(): file

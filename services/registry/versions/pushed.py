@@ -69,14 +69,12 @@ def push_version(
     transaction: Transaction, model_name: str, *, files: Sequence[FileEntry], contract: JsonMap, origin: str, by: str,
     reason: str, measured: Measured | None = None, signature: str = "",
 ) -> Version:  # fmt: skip
-    """Registers the files as the model's next version; the caller has checked that they are there.
+    """Registers the files as the model's next version; the caller has checked that they are there. Raises NotFound:
+    there is no such model. Conflict: it is archived, or the signature is of another version number.
 
     Args:
         origin: where the files came from, in the pusher's words.
         measured: None: it is not judged.
-
-    Raises:
-        NotFound: there is no such model. Conflict: it is archived, or the signature is of another version number.
     """
     check_author(by, reason)
     check_documents(evaluation=measured.evaluation if measured else {})

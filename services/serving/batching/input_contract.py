@@ -60,11 +60,8 @@ class InputContract:
         self._checks = {name: _checks_of(taken) for name, taken in self._inputs.items()}
 
     def check(self, signature: str, inputs: Arrays) -> None:
-        """Looks at every value of a request or of a batch.
-
-        Raises:
-            OutOfBounds: the first input, row and value that the schema does not allow, and the allowed values.
-        """
+        """Looks at every value of a request or of a batch. Raises OutOfBounds: the first input, row and value that the
+        schema does not allow, and the allowed values."""
         for check in self._checks.get(signature, ()):
             check(inputs)
 
@@ -74,11 +71,8 @@ class InputContract:
         return None if inputs is None else inputs.padding
 
     def applied(self, signatures: Mapping[str, Signature]) -> dict[str, Signature]:
-        """The signatures of the version with the schema's additions.
-
-        Raises:
-            RequestFailed: FAILED_PRECONDITION, the schema is not that of these signatures.
-        """
+        """The signatures of the version with the schema's additions. Raises RequestFailed: FAILED_PRECONDITION, the
+        schema is not that of these signatures."""
         unknown = self._inputs.keys() - signatures.keys()
         if unknown:
             raise _unfit(f"there is no signature {', '.join(sorted(unknown))}")
@@ -92,11 +86,7 @@ class InputContract:
 
 
 def read_contract(directory: Path) -> InputContract:
-    """The contract that lies beside an export, if any.
-
-    Raises:
-        RequestFailed: FAILED_PRECONDITION, it cannot be read.
-    """
+    """The contract that lies beside an export, if any. Raises RequestFailed: FAILED_PRECONDITION, it cannot be read."""
     path = directory / INPUTS_PATH
     if not path.is_file():
         return InputContract()

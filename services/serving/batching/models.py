@@ -20,11 +20,8 @@ class Model(Protocol):
 
 
 def warm_up_inputs(signature: Signature, batch_size: int) -> dict[str, np.ndarray]:
-    """Zeros and empty strings that fit a signature; sizes that are not fixed are `batch_size` first, then 1.
-
-    Raises:
-        RequestFailed: an input has a type that the queue cannot carry.
-    """
+    """Zeros and empty strings that fit a signature; sizes that are not fixed are `batch_size` first, then 1. Raises
+    RequestFailed: an input has a type that the queue cannot carry."""
     return {name: _zeros(name, spec, batch_size) for name, spec in signature.inputs.items()}
 
 

@@ -61,16 +61,13 @@ class AsyncDoor:
         self, request: Request, url: str, tag: bytes, read_body: Callable[[], Awaitable[bytes | None]],
         until_gone: UntilGone,
     ) -> Response | None:  # fmt: skip
-        """None when the URL is none of this door's.
+        """None when the URL is none of this door's. Raises RequestFailed: with the code that the answer is to have.
 
         Args:
             url: path with query.
             tag: the request's name in traces (journal.py).
             read_body: gives None for a body that is too large.
             until_gone: its coroutine ends when the client hangs up; called only while an answer is waited for.
-
-        Raises:
-            RequestFailed: with the code that the answer is to have.
         """
         method = request.method
         submits = _SUBMIT_PATH.fullmatch(url) if method == "POST" else None
@@ -148,11 +145,8 @@ class AsyncDoor:
 
 
 def _number(query: str | None, name: str, *, above: float, up_to: float) -> float | None:
-    """The number of a query, or None.
-
-    Raises:
-        RequestFailed: it is no number, out of bounds, or the query has other parameters.
-    """
+    """The number of a query, or None. Raises RequestFailed: it is no number, out of bounds, or the query has other
+    parameters."""
     value: float | None = None
     for key, text in parse_qsl(query or "", keep_blank_values=True):
         if key != name:

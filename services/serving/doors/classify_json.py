@@ -19,11 +19,8 @@ _KIND_NAMES = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int6
 
 
 def read_examples(fields: Mapping[str, Any], limits: Limits) -> list[bytes]:
-    """The Examples of a body, serialized; a context comes before each of them.
-
-    Raises:
-        RequestFailed: they are missing, hold values that no feature can, or are more than the limits allow.
-    """
+    """The Examples of a body, serialized; a context comes before each of them. Raises RequestFailed: they are missing,
+    hold values that no feature can, or are more than the limits allow."""
     context = _example(fields["context"]) if "context" in fields else b""
     if "examples" not in fields:
         raise invalid(

@@ -204,10 +204,7 @@ class _Door:
 
     async def _route_of_tasks(self, tasks: Sequence[tfserving_pb2.InferenceTask], context: Any, entry: Entry) -> Route:
         """The route of the first task, by the number of its version, so that the same version answers all of them.
-
-        Raises:
-            RequestFailed: the tasks do not go together, or a task cannot be run.
-        """
+        Raises RequestFailed: the tasks do not go together, or a task cannot be run."""
         if not tasks or not tasks[0].model_spec.name:
             raise invalid("ModelSpec has no name specified.")
         route = await self._route(tasks[0], context, entry)
@@ -278,12 +275,9 @@ class _Door:
         self, request: config_pb2.ReloadConfigRequest, context: Any
     ) -> config_pb2.ReloadConfigResponse:
         """Answers when the models that are new are available, or could not be made so. None of the counters that
-        metric_names may name exist here, so no increases are reported.
-
-        Raises:
-            RequestFailed: the configuration is refused and changed nothing, or a new model could not be loaded.
-            Unavailable: nothing was decided before the client's deadline.
-        """
+        metric_names may name exist here, so no increases are reported. Raises RequestFailed: the configuration is
+        refused and changed nothing, or a new model could not be loaded; Unavailable: nothing was decided before the
+        client's deadline."""
         if self._reload is None:
             raise RequestFailed(
                 Code.FAILED_PRECONDITION,

@@ -16,11 +16,8 @@ _LONGEST_VARINT_BITS = 63
 
 
 def head_of(message: bytes, kind: Any) -> Any:
-    """The message with its first field alone: model_spec, or the tasks of a MultiInferenceRequest.
-
-    Raises:
-        RequestFailed: it is no such message, or has more fields than a request has.
-    """
+    """The message with its first field alone: model_spec, or the tasks of a MultiInferenceRequest. Raises
+    RequestFailed: it is no such message, or has more fields than a request has."""
     parts: list[bytes] = []
     at = 0
     for _ in range(_MOST_FIELDS):

@@ -66,11 +66,8 @@ class ModelPath:
 
 
 def predict_path(url: bytes) -> ModelPath | None:
-    """None when the URL is not a route for predict, classify or regress.
-
-    Raises:
-        RequestFailed: the version is no int64.
-    """
+    """None when the URL is not a route for predict, classify or regress. Raises RequestFailed: the version is no
+    int64."""
     found = _PATH.fullmatch(url.decode("latin-1"))
     if found is None:
         return None
@@ -202,11 +199,8 @@ class RestPredict:
     async def read_any(
         self, path: ModelPath, body: bytes, timeout_seconds: float | None = None, *, caller: Caller | None = None
     ) -> tuple[Route, Reading]:
-        """A body of any size, a large one beside this process: its route, and its message for the queue.
-
-        Raises:
-            RequestFailed: the model, the signature or the inputs are not served.
-        """
+        """A body of any size, a large one beside this process: its route, and its message for the queue. Raises
+        RequestFailed: the model, the signature or the inputs are not served."""
         began_at = time.monotonic()
         timeout_seconds = self._front.timeout_seconds if timeout_seconds is None else timeout_seconds
         route = await self._front.route(path.model, path.version, path.label, timeout_seconds, caller)

@@ -53,11 +53,8 @@ def main() -> None:
 
 
 class _Model:
-    """A loaded version with inputs of every size that it answers.
-
-    Raises:
-        RequestFailed: it cannot be loaded, or nothing in it can be called.
-    """
+    """A loaded version with inputs of every size that it answers. Raises RequestFailed: it cannot be loaded, or nothing
+    in it can be called."""
 
     def __init__(self, question: Mapping[str, Any]) -> None:
         directory = Path(question["directory"])

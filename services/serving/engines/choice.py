@@ -94,11 +94,8 @@ class MixedModel:
 
 
 def load(request: LoadRequest, *, candidates: Sequence[Candidate] = CANDIDATES) -> LoadedModel:
-    """Loads a SavedModel with the engine that its options name.
-
-    Raises:
-        RequestFailed: TensorFlow cannot load it, or the engine that is named is not installed.
-    """
+    """Loads a SavedModel with the engine that its options name. Raises RequestFailed: TensorFlow cannot load it, or the
+    engine that is named is not installed."""
     options = request.options.engine
     # The converters know one graph, that tagged serve.
     is_usual = options.saved_model_tags == EngineOptions.saved_model_tags

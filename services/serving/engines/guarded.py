@@ -35,11 +35,7 @@ class GuardedCall:
             ]
 
     def run(self, inputs: Arrays, outputs: tuple[str, ...] = ()) -> Outputs:
-        """Runs it; empty `outputs` means all.
-
-        Raises:
-            EngineRefused: TensorFlow should answer instead.
-        """
+        """Runs it; empty `outputs` means all. Raises EngineRefused: TensorFlow should answer instead."""
         for name, shape in self._shapes:
             if not _fits(shape, inputs[name].shape):
                 raise EngineRefused(f"{name} has another shape than in the signature, or no rows")

@@ -30,11 +30,8 @@ class Probe:
 
 
 def make_probes(signature: Signature, recorded: Sequence[Prediction], sizes: Sequence[int]) -> Iterator[Probe]:
-    """Plain inputs first, at every batch size; then values that a converter may treat differently.
-
-    Raises:
-        RequestFailed: an input has a type that the queue cannot carry.
-    """
+    """Plain inputs first, at every batch size; then values that a converter may treat differently. Raises
+    RequestFailed: an input has a type that the queue cannot carry."""
     rng = np.random.default_rng(_SEED)
     has_rows = all(spec.shape is None or spec.shape[:1] == (-1,) for spec in signature.inputs.values())
     sizes = sorted({*sizes, _FEW_ROWS}) if has_rows else [1]

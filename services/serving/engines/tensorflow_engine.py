@@ -48,11 +48,8 @@ class TensorFlowEngine:
     refuses_states = ""
 
     def __init__(self, program: Program, kind: str, *, thread_pool: int) -> None:
-        """Its variables have no values before the first `take`.
-
-        Raises:
-            tf.errors.OpError: the executor refuses the graph.
-        """
+        """Its variables have no values before the first `take`. Raises tf.errors.OpError: the executor refuses the
+        graph."""
         self._program = program
         self._thread_pool = thread_pool
         self.kind = kind
@@ -70,14 +67,11 @@ class TensorFlowEngine:
         self._filtering = threading.Lock()
 
     def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
-        """Runs a signature.
+        """Runs a signature. Raises RequestFailed: TensorFlow refused; it has TensorFlow's code and words.
 
         Args:
             inputs: exactly the signature's inputs, with its dtypes (strings: object arrays of bytes).
             output_filter: names of outputs; empty means all.
-
-        Raises:
-            RequestFailed: TensorFlow refused; it has TensorFlow's code and words.
         """
         call = self._callable(signature, output_filter)
         try:
@@ -97,13 +91,10 @@ class TensorFlowEngine:
 
     def take(self, directory: Path, pace: Pace | None = None) -> None:
         """Takes the variables of a SavedModel of the same program. Nobody may call it meanwhile; when this fails, its
-        values are nobody's.
+        values are nobody's. Raises RequestFailed: they cannot be read, are damaged, or do not fit the graph.
 
         Args:
             pace: reads them piece by piece, beside versions that answer; None: as fast as TensorFlow does.
-
-        Raises:
-            RequestFailed: they cannot be read, are damaged, or do not fit the graph.
         """
         with _failures(directory):
             self._program.check(directory)
@@ -155,11 +146,7 @@ class TensorFlowEngine:
 
 def _callables(session: Any, signatures: Mapping[str, Signature], thread_pool: int) -> dict[str, "_Callable"]:
     """Of the signatures that can be called: not a signature whose tensors cannot be fed (sparse, ragged, one tensor as
-    two inputs) takes no other with it.
-
-    Raises:
-        tf.errors.OpError: the executor refuses the graph.
-    """
+    two inputs) takes no other with it. Raises tf.errors.OpError: the executor refuses the graph."""
     callables: dict[str, _Callable] = {}
     for name, signature in signatures.items():
         if not _is_callable(signature):
@@ -210,15 +197,13 @@ def _array(value: Any) -> np.ndarray:
 
 
 def load(directory: Path, options: EngineOptions, *, is_cautious: bool = False) -> TensorFlowEngine:
-    """Loads a SavedModel: restores its variables, initialises its tables, compiles every signature.
+    """Loads a SavedModel: restores its variables, initialises its tables, compiles every signature. Raises
+    RequestFailed: the directory holds no SavedModel that TensorFlow can load; the message is TensorFlow's.
 
     Args:
         options: its device, thread counts, is_xla, rewriters_off and saved_model_tags count here.
         is_cautious: use the default executor from the start. A few graphs do not make the single-threaded one refuse
             but crash (a loop outside of every function, TensorFlow 2.21).
-
-    Raises:
-        RequestFailed: the directory holds no SavedModel that TensorFlow can load; the message is TensorFlow's.
     """
     with _failures(directory):
         _prepare(options.device)
@@ -245,11 +230,8 @@ def _failures(directory: Path) -> Iterator[None]:
 
 
 def _prepare(device: DeviceName) -> None:
-    """A GPU then multiplies whole float32 numbers, as the trainer's gate judged them.
-
-    Raises:
-        RequestFailed: this process has no such device.
-    """
+    """A GPU then multiplies whole float32 numbers, as the trainer's gate judged them. Raises RequestFailed: this
+    process has no such device."""
     if device == GPU and not tf.config.list_physical_devices("GPU"):
         raise RequestFailed(Code.FAILED_PRECONDITION, "SERVING_DEVICE is gpu, and TensorFlow finds no GPU here")
     tf.config.experimental.enable_tensor_float_32_execution(False)

@@ -72,11 +72,8 @@ class Program:
             self._variables.check(directory)
 
     def restore(self, session: Any, directory: Path) -> None:
-        """Gives the session's variables the values of a SavedModel of the same program.
-
-        Raises:
-            tf.errors.OpError, ValueError: the files cannot be read, or are damaged.
-        """
+        """Gives the session's variables the values of a SavedModel of the same program. Raises tf.errors.OpError,
+        ValueError: the files cannot be read, or are damaged."""
         with self._graph.as_default():
             if self._saver is not None:
                 self._saver.restore(session, str(directory / VARIABLES_PATH))

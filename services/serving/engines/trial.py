@@ -44,11 +44,8 @@ class SignatureTrial:
 def try_engine(
     candidate: Candidate, directory: Path, options: ModelOptions, target_dir: Path
 ) -> dict[str, SignatureTrial]:
-    """Writes a converted model per signature below `target_dir`.
-
-    Raises:
-        RequestFailed: TensorFlow cannot load the SavedModel, or its warm-up requests cannot be read.
-    """
+    """Writes a converted model per signature below `target_dir`. Raises RequestFailed: TensorFlow cannot load the
+    SavedModel, or its warm-up requests cannot be read."""
     reference = tensorflow_engine.load(directory, options.engine)
     signatures = {name: reference.signatures[name] for name in reference.callable_signatures()}
     recorded: dict[str, list[Prediction]] = {name: [] for name in signatures}

@@ -18,11 +18,8 @@ from services.serving.wire.prediction import Prediction, RequestFailed
 
 
 def warm_up(model: Model, directory: Path, options: ModelOptions) -> list[str]:
-    """Runs every signature, alone and in batches of the sizes that will come; returns its work in sentences.
-
-    Raises:
-        RequestFailed: the version's own requests cannot be read, or a request fails.
-    """
+    """Runs every signature, alone and in batches of the sizes that will come; returns its work in sentences. Raises
+    RequestFailed: the version's own requests cannot be read, or a request fails."""
     if not options.warm_up.is_enabled:
         return ["not warmed up: that is switched off"]
     recorded = _Recorded(model, directory, options)
@@ -45,11 +42,8 @@ def warm_up(model: Model, directory: Path, options: ModelOptions) -> list[str]:
 def dependent_signatures(model: Model, directory: Path, options: ModelOptions) -> dict[str, str]:
     """The signatures whose rows depend on each other, each with an output that shows it (batching/row_independence.py).
 
-    Tried with the largest request that came with the version, or with made-up rows where none has two.
-
-    Raises:
-        RequestFailed: the version's own requests cannot be read.
-    """
+    Tried with the largest request that came with the version, or with made-up rows where none has two. Raises
+    RequestFailed: the version's own requests cannot be read."""
     if not (options.warm_up.is_enabled and options.batching.is_enabled):
         return {}
     signatures = {name: model.signatures[name] for name in model.callable_signatures()}

@@ -37,11 +37,8 @@ Signatures = Mapping[str, Signature]
 
 
 def recorded_predictions(directory: Path, signatures: Signatures) -> Iterator[tuple[int, list[Prediction]]]:
-    """Each record's number with its predictions: one, several for a multi-inference, none for an empty record.
-
-    Raises:
-        RequestFailed: the file or a record cannot be read, or is not for the signatures.
-    """
+    """Each record's number with its predictions: one, several for a multi-inference, none for an empty record. Raises
+    RequestFailed: the file or a record cannot be read, or is not for the signatures."""
     path = directory / REQUESTS_PATH
     for number, record in enumerate(_read(path)):
         try:

@@ -128,14 +128,11 @@ class AsyncPredictions(Collector):
         serialized: bytes = b"",
     ) -> str:
         """Enqueues a request whose signature and inputs are filled in; returns the prediction's id once Redis has it.
-        With identity it waits there for its principal's turn, at a cost of its rows.
+        With identity it waits there for its principal's turn, at a cost of its rows. Raises RequestFailed: nothing was
+        enqueued (nobody serves the model, or a bound is reached), or Redis went away and nobody knows.
 
         Args:
             serialized: the inputs and the rest of it where they are serialized already.
-
-        Raises:
-            RequestFailed: nothing was enqueued (nobody serves the model, or a bound is reached), or Redis went away and
-                nobody knows.
         """
         limits = self.limits
         seconds = limits.deadline_seconds if deadline_seconds is None else deadline_seconds
@@ -209,11 +206,8 @@ class AsyncPredictions(Collector):
         return max(1, limit // 2)
 
     async def read(self, prediction_id: str) -> StoredPrediction:
-        """The stored prediction. Past its deadline without an answer it gets DEADLINE_EXCEEDED as its answer.
-
-        Raises:
-            RequestFailed: NOT_FOUND for an id that nobody knows, any more or at all.
-        """
+        """The stored prediction. Past its deadline without an answer it gets DEADLINE_EXCEEDED as its answer. Raises
+        RequestFailed: NOT_FOUND for an id that nobody knows, any more or at all."""
         self._help_with_turns()
         late = queue_pb2.PredictionReply(
             request_id=prediction_id.encode(),
@@ -238,12 +232,9 @@ class AsyncPredictions(Collector):
         )
 
     async def wait(self, prediction_id: str, *, seconds: float, until_gone: UntilGone) -> StoredPrediction:
-        """Like `read`, but waits for an answer for so long, or until the asker is gone.
-
-        Raises:
-            RequestFailed: NOT_FOUND; RESOURCE_EXHAUSTED when too many wait at this front already; CANCELLED when the
-                asker went away, so that nobody reads this.
-        """
+        """Like `read`, but waits for an answer for so long, or until the asker is gone. Raises RequestFailed:
+        NOT_FOUND; RESOURCE_EXHAUSTED when too many wait at this front already; CANCELLED when the asker went away, so
+        that nobody reads this."""
         stored = await self.read(prediction_id)
         if stored.reply is not None or seconds <= 0 or self.waiting.is_stopping:
             return stored
@@ -253,11 +244,8 @@ class AsyncPredictions(Collector):
         return await self.read(prediction_id)
 
     async def forget(self, prediction_id: str) -> bool:
-        """Takes the request off its queue, or throws its answer away; true when it had none yet.
-
-        Raises:
-            RequestFailed: NOT_FOUND for an id that nobody knows.
-        """
+        """Takes the request off its queue, or throws its answer away; true when it had none yet. Raises RequestFailed:
+        NOT_FOUND for an id that nobody knows."""
         places = self._places_of(prediction_id)
         keys = [
             places.prefix + prediction_id,

@@ -29,11 +29,8 @@ class AsyncWaiting:
         self._poll: asyncio.Task[None] | None = None
 
     async def wait(self, places: Places, prediction_id: str, *, seconds: float, until_gone: UntilGone) -> None:
-        """Until there is an answer, the time is over, or `stop` is called.
-
-        Raises:
-            RequestFailed: RESOURCE_EXHAUSTED when too many wait already; CANCELLED when the asker went away.
-        """
+        """Until there is an answer, the time is over, or `stop` is called. Raises RequestFailed: RESOURCE_EXHAUSTED
+        when too many wait already; CANCELLED when the asker went away."""
         if self.count >= _MOST_WAITING:
             raise RequestFailed(
                 Code.RESOURCE_EXHAUSTED,

@@ -161,14 +161,12 @@ class Front:
         timeout_seconds: float | None = None,
         serialized: bytes = b"",
     ) -> bytes:
-        """Enqueues a request whose signature and inputs are filled in; returns its id.
+        """Enqueues a request whose signature and inputs are filled in; returns its id. Raises RequestFailed: nothing
+        was accepted (too much is open, or Redis is away); `on_reply` is not called.
 
         Args:
             rows: how many it has; with identity the request's cost among those of others (turns.py).
             serialized: the inputs and the rest of it where they are serialized already: protobuf merges the two.
-
-        Raises:
-            RequestFailed: nothing was accepted (too much is open, or Redis is away); `on_reply` is not called.
         """
         timeout = self.within(timeout_seconds)
         queue, load = route.queue, route.queue.load
@@ -201,10 +199,7 @@ class Front:
 
     def check_room(self, model: str, version: int | None, label: str | None, timeout_seconds: float | None) -> None:
         """Refuses a request before it is parsed, where that is certain already. Looks only while others are refused.
-
-        Raises:
-            RequestFailed: as `submit` would.
-        """
+        Raises RequestFailed: as `submit` would."""
         if self._pressure_timer is None:
             return
         route = self.routing.find(model, version, label)

@@ -136,12 +136,8 @@ class Journal:
         return entry.is_sampled or bool(entry.keys)
 
     def key(self, entry: Entry, given: bytes, *, rows: int, alias: str) -> None:
-        """Gives the rows of a request their keys.
-
-        Raises:
-            RequestFailed: they do not go with the rows, or this replica logs no predictions, so that the keys were for
-                nothing.
-        """
+        """Gives the rows of a request their keys. Raises RequestFailed: they do not go with the rows, or this replica
+        logs no predictions, so that the keys were for nothing."""
         if self._request_log is None:
             raise RequestFailed(
                 Code.FAILED_PRECONDITION,

@@ -18,11 +18,7 @@ SIGNATURE_DEF_MAP_URL = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 
 
 def versions_of(state: ReplicaState | None, model: str, version: int | None) -> list[VersionState]:
-    """The versions a status call lists, newest first.
-
-    Raises:
-        RequestFailed: NOT_FOUND when there is none.
-    """
+    """The versions a status call lists, newest first. Raises RequestFailed: NOT_FOUND when there is none."""
     versions = [v for v in state.versions if v.model == model] if state is not None else []
     if not versions:
         raise RequestFailed(Code.NOT_FOUND, f"Could not find any versions of model {model}")
@@ -88,11 +84,8 @@ def _signature_defs(route: Route) -> tfserving_pb2.SignatureDefMap:
 
 
 async def replica_json(front: Front) -> dict[str, Any]:
-    """GET /headrace/status: versions with their runners, and the queues this front writes to.
-
-    Raises:
-        Unavailable: Redis went away while its queues were being read.
-    """
+    """GET /headrace/status: versions with their runners, and the queues this front writes to. Raises Unavailable: Redis
+    went away while its queues were being read."""
     state = front.routing.state or ReplicaState("", {}, {}, ())
     queues = []
     for (model, target), route in sorted(front.routing.routes.items()):

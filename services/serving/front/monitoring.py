@@ -26,11 +26,8 @@ _OUR_REQUESTS = "headrace_serving_requests"
 
 
 def read_monitoring_path(path: Path) -> str:
-    """Where a MonitoringConfig file wants metrics; "" where it wants none.
-
-    Raises:
-        InvalidInput: it cannot be read, or its path is no path.
-    """
+    """Where a MonitoringConfig file wants metrics; "" where it wants none. Raises InvalidInput: it cannot be read, or
+    its path is no path."""
     given = read_text(path, config_pb2.MonitoringConfig(), "a MonitoringConfig").prometheus_config
     if not given.enable:
         return ""

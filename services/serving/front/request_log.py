@@ -41,10 +41,7 @@ _BREATH = 16
 
 def rates_of(text: str) -> tuple[float, dict[str, float]]:
     """The share of requests that is logged, and the exceptions per model, of a setting like `0.01,flights=1,digits=0`.
-
-    Raises:
-        InvalidInput: it is of another form, or a rate is not between 0 and 1.
-    """
+    Raises InvalidInput: it is of another form, or a rate is not between 0 and 1."""
     default, of_models = 0.0, dict[str, float]()
     for part in filter(None, (part.strip() for part in text.split(","))):
         model, _, given = part.rpartition("=")
@@ -239,11 +236,8 @@ def _copy_tensor(tensor: queue_pb2.Tensor, proto: tfserving_pb2.TensorProto) -> 
 
 
 def open_request_log(settings: ServingSettings) -> RequestLog | None:
-    """None where nothing is to be logged.
-
-    Raises:
-        InvalidInput: the sampling or the place is none. Unavailable: the place cannot be opened.
-    """
+    """None where nothing is to be logged. Raises InvalidInput: the sampling or the place is none. Unavailable: the
+    place cannot be opened."""
     default, of_models = rates_of(settings.request_log_sampling)
     if not settings.request_log:
         if settings.request_log_sampling:

@@ -96,12 +96,9 @@ class Routing:
     def resolve(
         self, model: str, *, version: int | None = None, label: str | None = None, caller: Caller | None = None
     ) -> Route:
-        """The route of a request; `caller` where a canary may have a share of them.
-
-        Raises:
-            RequestFailed: in TensorFlow Serving's words where it has some: NOT_FOUND for a model or version nobody
-                has, INVALID_ARGUMENT for a label nobody has, UNAVAILABLE for a version that is not there yet.
-        """
+        """The route of a request; `caller` where a canary may have a share of them. Raises RequestFailed: in TensorFlow
+        Serving's words where it has some: NOT_FOUND for a model or version nobody has, INVALID_ARGUMENT for a label
+        nobody has, UNAVAILABLE for a version that is not there yet."""
         route = self.find(model, version, label, caller)
         if route is None:
             raise self._missing(model, version, label)

@@ -164,11 +164,8 @@ class CommandLine:
 
 
 def read_flags(arguments: Sequence[str]) -> CommandLine:
-    """Reads the arguments after the program's name; of a flag given twice the last one counts.
-
-    Raises:
-        InvalidInput: a flag that is unknown, that is refused here, or whose value is not of its kind.
-    """
+    """Reads the arguments after the program's name; of a flag given twice the last one counts. Raises InvalidInput: a
+    flag that is unknown, that is refused here, or whose value is not of its kind."""
     given: dict[str, str] = {}
     left = list(arguments)
     while left:

@@ -19,11 +19,8 @@ Priorities = Mapping[str, ModelPriority]
 
 
 def priorities_of(text: str) -> dict[str, ModelPriority]:
-    """Of a setting like `flights=high,digits=low`.
-
-    Raises:
-        InvalidInput: it is of another form, or names a model twice.
-    """
+    """Of a setting like `flights=high,digits=low`. Raises InvalidInput: it is of another form, or names a model
+    twice."""
     found = dict[str, ModelPriority]()
     for part in filter(None, (part.strip() for part in text.split(","))):
         model, equals, name = (word.strip() for word in part.partition("="))

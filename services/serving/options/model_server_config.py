@@ -54,21 +54,14 @@ class ConfiguredModel:
 
 
 def read_config_file(path: Path) -> config_pb2.ModelServerConfig:
-    """A ModelServerConfig in text format.
-
-    Raises:
-        InvalidInput: the file cannot be read, or is no ModelServerConfig.
-    """
+    """A ModelServerConfig in text format. Raises InvalidInput: the file cannot be read, or is no ModelServerConfig."""
     config = config_pb2.ModelServerConfig()
     return read_text(path, config, "a ModelServerConfig")
 
 
 def read_text(path: Path, message: Any, form: str) -> Any:
-    """Fills `message` from a file in protobuf's text format and returns it.
-
-    Raises:
-        InvalidInput: the file cannot be read, or is not `form`.
-    """
+    """Fills `message` from a file in protobuf's text format and returns it. Raises InvalidInput: the file cannot be
+    read, or is not `form`."""
     try:
         return text_format.Parse(path.read_text(), message)
     except (OSError, UnicodeDecodeError) as error:
@@ -89,14 +82,11 @@ def config_json(config: config_pb2.ModelServerConfig) -> dict[str, Any]:
 
 
 def models_of(config: config_pb2.ModelServerConfig, *, platforms: Collection[str]) -> dict[str, ConfiguredModel]:
-    """The models of a configuration by name.
+    """The models of a configuration by name. Raises InvalidInput: the configuration is not a list of models that this
+    server can serve. An empty list is refused: it would unload everything, and a half-written file reads so.
 
     Args:
         platforms: the names that model_platform may be.
-
-    Raises:
-        InvalidInput: the configuration is not a list of models that this server can serve. An empty list is refused:
-            it would unload everything, and a half-written file reads so.
     """
     if config.WhichOneof("config") != "model_config_list":
         raise InvalidInput(

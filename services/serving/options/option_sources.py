@@ -32,11 +32,8 @@ _WRAPPED = (
 
 
 def replica_options(settings: ServingSettings) -> ModelOptions:
-    """The defaults of a replica.
-
-    Raises:
-        InvalidInput: its batching parameters file cannot be read, or contradicts itself.
-    """
+    """The defaults of a replica. Raises InvalidInput: its batching parameters file cannot be read, or contradicts
+    itself."""
     return ModelOptions(
         batching=_replica_batching(settings),
         engine=EngineOptions(
@@ -59,13 +56,10 @@ def _listed(text: str) -> tuple[str, ...]:
 def version_options(
     replica: ModelOptions, directory: Path, *, platform: str, is_per_model_batching: bool
 ) -> ModelOptions:
-    """How the version in `directory` is run.
+    """How the version in `directory` is run. Raises InvalidInput: a file of it is wrong.
 
     Args:
         platform: the platform in the model's configuration; "" for none.
-
-    Raises:
-        InvalidInput: a file of it is wrong.
     """
     batching = replica.batching
     if is_per_model_batching:

@@ -10,11 +10,8 @@ from services.serving.options.model_server_config import read_text
 
 
 def read_tls_config(path: Path) -> Material:
-    """Reads and checks an SSLConfig file.
-
-    Raises:
-        InvalidInput: it cannot be read, or lacks a field that the others need.
-    """
+    """Reads and checks an SSLConfig file. Raises InvalidInput: it cannot be read, or lacks a field that the others
+    need."""
     given = read_text(path, config_pb2.SSLConfig(), "an SSLConfig")
     if not given.server_key or not given.server_cert:
         raise InvalidInput(f"{path} has no {'server_cert' if given.server_key else 'server_key'}")

@@ -64,11 +64,8 @@ class RedisConnection(asyncio.Protocol):
             return 0
 
     async def execute(self, *arguments: Argument, timeout_seconds: float = _CONNECT_TIMEOUT_SECONDS) -> Reply:
-        """Sends a command and waits for its reply.
-
-        Raises:
-            Unavailable: the connection is lost, no reply came in time, or Redis answered with an error.
-        """
+        """Sends a command and waits for its reply. Raises Unavailable: the connection is lost, no reply came in time,
+        or Redis answered with an error."""
         answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
         def answer(reply: Reply) -> None:
@@ -127,15 +124,12 @@ def is_elsewhere(reply: Reply) -> bool:
 
 
 async def connect(url: str, on_lost: Callable[[], None], *, key: bytes = b"") -> RedisConnection:
-    """Connects, authenticates and selects the database of the URL.
+    """Connects, authenticates and selects the database of the URL. Raises InvalidInput: the URL is of another form;
+    Unavailable: Redis cannot be reached or does not let us in.
 
     Args:
         url: of the form in common/redis_url.py.
         key: in a cluster, whose master is connected to.
-
-    Raises:
-        InvalidInput: the URL is of another form.
-        Unavailable: Redis cannot be reached or does not let us in.
     """
     where = RedisUrl.parse(url)
     if where.fails_over:

@@ -68,11 +68,8 @@ class ManagerProcess:
                 await asyncio.sleep(pauses.next_seconds())
 
     async def reload(self, config: bytes, *, timeout_seconds: float) -> ReloadResult:
-        """Has the manager serve another ModelServerConfig (serialized); returns the result.
-
-        Raises:
-            Unavailable: the manager is gone, or nothing was decided in time; it may still come true.
-        """
+        """Has the manager serve another ModelServerConfig (serialized); returns the result. Raises Unavailable: the
+        manager is gone, or nothing was decided in time; it may still come true."""
         reload_id = next(self._reload_ids)
         decided = self._reloads[reload_id] = asyncio.get_running_loop().create_future()
         try:

@@ -42,11 +42,8 @@ class ZygoteProcess:
         return self._process.pid
 
     def fork(self, spec: Mapping[str, Any]) -> JsonChannel:
-        """Requests a runner; returns the manager's end of its control socket.
-
-        Raises:
-            Unavailable: the zygote is gone.
-        """
+        """Requests a runner; returns the manager's end of its control socket. Raises Unavailable: the zygote is
+        gone."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:

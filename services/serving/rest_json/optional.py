@@ -27,11 +27,8 @@ def filled_rows(
     """The rows with their gaps filled, the inputs that they hold then, and how many rows of an input were filled.
 
     A key that is null counts as left out, as at ingest. An input that no row has stays left out, for the runner to fill
-    in; only where nothing would be left it is filled in here. What is no row is left as it is.
-
-    Raises:
-        RequestFailed: a list holds the padding.
-    """
+    in; only where nothing would be left it is filled in here. What is no row is left as it is. Raises RequestFailed: a
+    list holds the padding."""
     rows = [in_two_lists(row, signature) if isinstance(row, dict) and not is_base64(row) else row for row in instances]
     named = [row for row in rows if isinstance(row, dict)]
     specs = dict(signature.inputs)
@@ -60,11 +57,8 @@ def filled_rows(
 
 
 def in_two_lists(row: Mapping[str, Any], signature: Signature) -> _Row:
-    """The row with each list of lists as its values and, where they are an input, its row lengths.
-
-    Raises:
-        RequestFailed: a row is no list.
-    """
+    """The row with each list of lists as its values and, where they are an input, its row lengths. Raises
+    RequestFailed: a row is no list."""
     laid = dict(row)
     for name, lengths in signature.nested.items():
         lists = row.get(name)
@@ -79,11 +73,8 @@ def in_two_lists(row: Mapping[str, Any], signature: Signature) -> _Row:
 
 
 def even_columns(inputs: Mapping[str, Any], signature: Signature) -> Mapping[str, Any]:
-    """Inputs by column, the lists of each that may be filled up at the length of its longest.
-
-    Raises:
-        RequestFailed: a list holds the padding.
-    """
+    """Inputs by column, the lists of each that may be filled up at the length of its longest. Raises RequestFailed: a
+    list holds the padding."""
     even = dict(inputs)
     for name, padding in signature.padding.items():
         column = inputs.get(name)
@@ -95,11 +86,8 @@ def even_columns(inputs: Mapping[str, Any], signature: Signature) -> Mapping[str
 
 
 def columns_in_two_lists(inputs: Mapping[str, Any], signature: Signature) -> Mapping[str, Any]:
-    """The same for inputs by column: their rows are filled up to the longest where that is allowed.
-
-    Raises:
-        RequestFailed: a row of a list of lists is no list.
-    """
+    """The same for inputs by column: their rows are filled up to the longest where that is allowed. Raises
+    RequestFailed: a row of a list of lists is no list."""
     laid = dict(inputs)
     for name, lengths in signature.nested.items():
         column = inputs.get(name)
@@ -149,11 +137,8 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def _even_out(rows: Sequence[_Row], name: str, padding: Any, step_sizes: Sequence[int]) -> None:
-    """Lists of one input get the length of the longest. `step_sizes`: of one step, () where it is one value.
-
-    Raises:
-        RequestFailed: a list holds the padding.
-    """
+    """Lists of one input get the length of the longest. `step_sizes`: of one step, () where it is one value. Raises
+    RequestFailed: a list holds the padding."""
     lists = [row[name] for row in rows if isinstance(row.get(name), list)]
     if padding in PADDING.values():
         _refuse_padding(rows, name, padding)

@@ -34,11 +34,8 @@ class Document:
     __slots__ = ("fields", "signature_name", "strict")
 
     def __init__(self, body: bytes | bytearray, limits: Limits = DEFAULT_LIMITS) -> None:
-        """
-        Raises:
-            RequestFailed: the body is not a JSON object, names its signature by anything but a string, or has more
-                lists or objects than it may.
-        """
+        """Raises RequestFailed: the body is not a JSON object, names its signature by anything but a string, or has
+        more lists or objects than it may."""
         check_counts(body, limits)
         try:
             fields = orjson.loads(body)
@@ -77,11 +74,8 @@ class Inputs:
 def read_inputs(
     document: Document, signature: Signature, limits: Limits = DEFAULT_LIMITS, *, once: Signature | None = None
 ) -> Inputs:
-    """The inputs by name; `once`: a signature of the same inputs that takes the shared inputs as one row.
-
-    Raises:
-        RequestFailed: the document does not fit the signature, or exceeds the limits.
-    """
+    """The inputs by name; `once`: a signature of the same inputs that takes the shared inputs as one row. Raises
+    RequestFailed: the document does not fit the signature, or exceeds the limits."""
     fields = document.fields
     if not signature.inputs:
         raise invalid(f"Failed to get input map for signature: {fields.get('signature_name') or 'DEFAULT'}")
@@ -136,11 +130,8 @@ def _read(document: Document, signature: Signature, limits: Limits, once: Signat
 
 
 def _as_declared(fields: Mapping[str, Any], signature: Signature) -> Mapping[str, Any]:
-    """The body with every input under its name, and with numbers for the words of those that take words.
-
-    Raises:
-        RequestFailed: an input is there under two names.
-    """
+    """The body with every input under its name, and with numbers for the words of those that take words. Raises
+    RequestFailed: an input is there under two names."""
 
     def declared(value: Any) -> Any:
         if not isinstance(value, dict) or is_base64(value):
@@ -299,11 +290,8 @@ def _row_error(index: int, key: str, error: RequestFailed) -> RequestFailed:
 
 
 def write_answer(reply: queue_pb2.PredictionReply, *, rows: bool) -> bytes:
-    """{"predictions": [...]} for rows, {"outputs": ...} for columns.
-
-    Raises:
-        RequestFailed: the outputs cannot be written as rows, or are of a type that has no JSON form.
-    """
+    """{"predictions": [...]} for rows, {"outputs": ...} for columns. Raises RequestFailed: the outputs cannot be
+    written as rows, or are of a type that has no JSON form."""
     arrays = {tensor.name: _array(tensor) for tensor in reply.outputs}
     if not arrays:
         raise invalid("Cannot convert empty tensor map to JSON")

@@ -53,11 +53,7 @@ def _count_keys(value: Any) -> int:
 
 
 def loads(body: bytes | bytearray) -> Any:
-    """The document. Text that is no UTF-8 comes with Python's surrogate escapes.
-
-    Raises:
-        RequestFailed: it is none.
-    """
+    """The document. Text that is no UTF-8 comes with Python's surrogate escapes. Raises RequestFailed: it is none."""
     text = body.removeprefix(codecs.BOM_UTF8).decode(errors="surrogateescape")
     if not text.strip(_SPACE):
         raise _fault("The document is empty")

@@ -35,11 +35,8 @@ class Shared:
 
 
 def parted(fields: Mapping[str, Any], signature: Signature) -> Shared | None:
-    """None where the rows share nothing, or where it is not looked at.
-
-    Raises:
-        RequestFailed: the context is no object of the signature's inputs, or the rows name none.
-    """
+    """None where the rows share nothing, or where it is not looked at. Raises RequestFailed: the context is no object
+    of the signature's inputs, or the rows name none."""
     instances = fields["instances"]
     if "context" not in fields or not isinstance(instances, list) or not instances:
         return None
@@ -78,11 +75,8 @@ def _only(signature: Signature, names: Collection[str]) -> Signature:
 
 
 def repeated(context: Arrays, rows: int, *, max_bytes: int) -> dict[str, np.ndarray]:
-    """The context's only row as many times as there are rows: views, that take no memory.
-
-    Raises:
-        RequestFailed: written out they take more than `max_bytes`.
-    """
+    """The context's only row as many times as there are rows: views, that take no memory. Raises RequestFailed: written
+    out they take more than `max_bytes`."""
     size = rows * sum(_bytes_of(array) for array in context.values())
     if size > max_bytes:
         raise invalid(f"the instances, each with the context, take {size} bytes, expected at most {max_bytes}")

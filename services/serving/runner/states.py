@@ -263,11 +263,8 @@ def held_of(
     options: ModelOptions,
     contract: InputContract,
 ) -> Held:
-    """Has a model that is loaded answer the version's warm-up requests.
-
-    Raises:
-        RequestFailed: the version's own requests cannot be read, or a request fails.
-    """
+    """Has a model that is loaded answer the version's warm-up requests. Raises RequestFailed: the version's own
+    requests cannot be read, or a request fails."""
     notes = warm_up(model, directory, options)
     dependent = dependent_signatures(model, directory, options)
     place = Place(model)

@@ -57,11 +57,8 @@ class Named:
 
 
 def signature_for(method_name: str, route: Signatures, signature_name: str) -> Signature:
-    """The signature to call, as `name_for` gives its name; its own method_name is not looked at.
-
-    Raises:
-        RequestFailed: there is none of that name, or it cannot be called by this method.
-    """
+    """The signature to call, as `name_for` gives its name; its own method_name is not looked at. Raises RequestFailed:
+    there is none of that name, or it cannot be called by this method."""
     name = signature_name or DEFAULT_SIGNATURE
     signature = route.signature(name)
     if signature is None:
@@ -114,11 +111,8 @@ def _check_regress(signature: Signature) -> None:
 
 
 def examples_of(given: tfserving_pb2.Input, limits: Limits) -> list[bytes]:
-    """The serialized Examples of a request; a context comes before each of them.
-
-    Raises:
-        RequestFailed: there is none, or there are more than the limits allow.
-    """
+    """The serialized Examples of a request; a context comes before each of them. Raises RequestFailed: there is none,
+    or there are more than the limits allow."""
     limits.check_rows(len(given.example_list_with_context.examples) + len(given.example_list.examples))
     if given.WhichOneof("kind") == "example_list_with_context":
         listed = given.example_list_with_context
@@ -144,11 +138,7 @@ def request_for(signature_name: str, signature: Signature, examples: Sequence[by
 
 def _as_declared(example: bytes, signature: Signature) -> bytes:
     """The Example with every feature under its name, and with numbers for the words of those that take words; what is
-    no Example as it is.
-
-    Raises:
-        RequestFailed: a feature is there under two names.
-    """
+    no Example as it is. Raises RequestFailed: a feature is there under two names."""
     try:
         given = example_pb2.Example.FromString(example)
     except DecodeError:
@@ -167,11 +157,8 @@ def _as_declared(example: bytes, signature: Signature) -> bytes:
 
 
 def result_of(method_name: str, reply: queue_pb2.PredictionReply, count: int) -> Result:
-    """The answer to `count` examples.
-
-    Raises:
-        RequestFailed: the outputs do not have the shapes and types of the method.
-    """
+    """The answer to `count` examples. Raises RequestFailed: the outputs do not have the shapes and types of the
+    method."""
     return _RESULTS[method_name]({tensor.name: read_tensor(tensor) for tensor in reply.outputs}, count)
 
 

@@ -65,12 +65,8 @@ class Prediction:
 
 
 def read_prediction(request: queue_pb2.PredictionRequest, signatures: Mapping[str, Signature]) -> Prediction:
-    """Decodes and checks a request. Numeric arrays are views of the message's bytes.
-
-    Raises:
-        RequestFailed: in TensorFlow Serving's words and codes where it has some
-            (tensorflow_serving/servables/tensorflow/predict_util.cc).
-    """
+    """Decodes and checks a request. Numeric arrays are views of the message's bytes. Raises RequestFailed: in
+    TensorFlow Serving's words and codes where it has some (tensorflow_serving/servables/tensorflow/predict_util.cc)."""
     name = request.signature or DEFAULT_SIGNATURE
     signature = signatures.get(name)
     if signature is None:
@@ -155,13 +151,10 @@ def _shown_shape(spec: TensorSpec) -> str:
 
 
 def check_names(signature: Signature, names: Mapping[str, object], *, defaults: Collection[str] = ()) -> None:
-    """Whether exactly the signature's inputs are given.
+    """Whether exactly the signature's inputs are given. Raises RequestFailed: they are not.
 
     Args:
         defaults: those that may be left out.
-
-    Raises:
-        RequestFailed: they are not.
     """
     expected = signature.inputs
     missing = expected.keys() - names.keys()
@@ -195,11 +188,7 @@ def meant_signature(signatures: Mapping[str, Signature], name: str) -> str:
 
 
 def under_inputs(values: Mapping[str, Any], signature: Signature) -> Mapping[str, Any]:
-    """The values without aliases of inputs.
-
-    Raises:
-        RequestFailed: an input is there under two names.
-    """
+    """The values without aliases of inputs. Raises RequestFailed: an input is there under two names."""
     try:
         return under_names(values, signature.aliases)
     except ValueError as error:
@@ -231,11 +220,8 @@ def numpy_type(name: str, spec: TensorSpec) -> "np.dtype[Any]":
 
 
 def read_tensor(tensor: queue_pb2.Tensor) -> np.ndarray:
-    """A read-only view of the tensor's bytes, or an object array of bytes for strings.
-
-    Raises:
-        RequestFailed: unknown dtype, or bytes and shape do not agree.
-    """
+    """A read-only view of the tensor's bytes, or an object array of bytes for strings. Raises RequestFailed: unknown
+    dtype, or bytes and shape do not agree."""
     try:
         text = tensor.dtype
         if text in _STRING_TEXTS:
@@ -251,11 +237,7 @@ def read_tensor(tensor: queue_pb2.Tensor) -> np.ndarray:
 
 
 def write_tensor(tensor: queue_pb2.Tensor, name: str, array: np.ndarray) -> None:
-    """Fills in a message.
-
-    Raises:
-        RequestFailed: the array's type cannot travel.
-    """
+    """Fills in a message. Raises RequestFailed: the array's type cannot travel."""
     text = _TEXTS.get(array.dtype)
     if text is None:
         raise RequestFailed(Code.UNIMPLEMENTED, f'output "{name}" has type {array.dtype.name}, which cannot be sent')
@@ -269,11 +251,8 @@ def write_tensor(tensor: queue_pb2.Tensor, name: str, array: np.ndarray) -> None
 
 
 def with_context(context: bytes, examples: Sequence[bytes], *, max_bytes: int) -> list[bytes]:
-    """Each example with the context's features: protobuf merges messages that are written one after the other.
-
-    Raises:
-        RequestFailed: together they take more than `max_bytes`, which is known before memory is taken for them.
-    """
+    """Each example with the context's features: protobuf merges messages that are written one after the other. Raises
+    RequestFailed: together they take more than `max_bytes`, which is known before memory is taken for them."""
     size = len(context) * len(examples) + sum(map(len, examples))
     if context and size > max_bytes:
         raise invalid(f"the examples, each with the context, take {size} bytes, expected at most {max_bytes}")

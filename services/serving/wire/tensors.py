@@ -53,13 +53,11 @@ def read_tensor_protos(
     *,
     max_bytes: int = MAX_EXPANDED_BYTES,
 ) -> None:
-    """Adds the inputs to the queue's request, in order of their names.
+    """Adds the inputs to the queue's request, in order of their names. Raises RequestFailed: they take more, or a
+    tensor is none (`read_tensor_proto`).
 
     Args:
         max_bytes: bytes of all together.
-
-    Raises:
-        RequestFailed: they take more, or a tensor is none (`read_tensor_proto`).
     """
     room = max_bytes
     for alias, proto in sorted(given.items()):
@@ -102,11 +100,8 @@ def read_tensor_proto(alias: str, proto: tfserving_pb2.TensorProto, tensor: queu
     """Fills in the queue's tensor from a request's.
 
     TensorFlow's rules: content wins over typed values; of those, too few repeat the last one, none at all mean zeros or
-    empty strings, and what the shape does not hold is left out.
-
-    Raises:
-        RequestFailed: the values do not fit the shape, or the type cannot be carried.
-    """
+    empty strings, and what the shape does not hold is left out. Raises RequestFailed: the values do not fit the shape,
+    or the type cannot be carried."""
     name = _NAMES.get(proto.dtype, "")
     field = _TYPED_FIELDS.get(name)
     if field is None:
@@ -183,11 +178,8 @@ def _unparsable(alias: str) -> RequestFailed:
 
 
 def write_tensor_proto(tensor: queue_pb2.Tensor, proto: tfserving_pb2.TensorProto) -> None:
-    """Fills in an answer's tensor, in typed fields, as TensorFlow Serving does.
-
-    Raises:
-        RequestFailed: the type has no TensorProto field.
-    """
+    """Fills in an answer's tensor, in typed fields, as TensorFlow Serving does. Raises RequestFailed: the type has no
+    TensorProto field."""
     name = TYPE_OF_CODE.get(tensor.dtype)
     if name is None:
         raise RequestFailed(Code.UNIMPLEMENTED, f'output "{tensor.name}" has numpy type {tensor.dtype}')

@@ -99,11 +99,8 @@ class Attempt:
         self._overdue_because = ""
 
     def run(self, stop: Stop) -> Ending:
-        """Returns when the child has ended and the registry knows of it, or cannot be reached.
-
-        Raises:
-            Unavailable: the zygote could not fork; the lease is given back.
-        """
+        """Returns when the child has ended and the registry knows of it, or cannot be reached. Raises Unavailable: the
+        zygote could not fork; the lease is given back."""
         self.start()
         while True:
             ending = self.step(stop, LOOK_SECONDS)

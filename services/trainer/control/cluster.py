@@ -54,11 +54,7 @@ class Place:
 
 
 def place_of(settings: TrainerSettings) -> Place | None:
-    """None: this trainer computes its rounds alone.
-
-    Raises:
-        InvalidInput: TF_CONFIG, by its key.
-    """
+    """None: this trainer computes its rounds alone. Raises InvalidInput: TF_CONFIG, by its key."""
     text = os.environ.get("TF_CONFIG", "")
     spec = read_tf_config(text) if text else None
     if spec and len(spec.addresses) > 1:
@@ -104,11 +100,8 @@ class Cluster:
         self._addresses = ()
 
     def gathered(self, assignment: RoundAssignment, stop: Stop) -> tuple[RoundAssignment, TeamState]:
-        """The round with the team that computes it; as it is, where this trainer does alone.
-
-        Raises:
-            Conflict: the lease has ended.
-        """
+        """The round with the team that computes it; as it is, where this trainer does alone. Raises Conflict: the lease
+        has ended."""
         lease, alone = assignment.lease, (assignment, TeamState())
         most = assignment.most_processes
         if most <= assignment.processes or self._fruitless[lease.round.round_id] >= _MAX_FRUITLESS:

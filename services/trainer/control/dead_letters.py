@@ -36,15 +36,13 @@ class RoundLetters:
         self._last, self._named = _BEFORE_ALL, 0
 
     def write(self, places: Sequence[Place], *, most: int) -> int:
-        """The number of letters; a place of which the log has no event, or a forgotten event, gives none.
+        """The number of letters; a place of which the log has no event, or a forgotten event, gives none. Raises
+        InvalidInput, PermissionDenied: they are not, or not of the round's range; nothing is written; DataLoss,
+        Unavailable: some letters may be in the log.
 
         Args:
             places: in order, all of them behind those that were named before.
             most: events that the round has counted as unusable.
-
-        Raises:
-            InvalidInput, PermissionDenied: they are not, or not of the round's range; nothing is written.
-            DataLoss, Unavailable: some letters may be in the log.
         """
         if not places:
             return 0

@@ -16,10 +16,7 @@ _LOCK_TIMEOUT_SECONDS = 10.0
 
 def own_data_dir(data_dir: Path) -> int:
     """Locks the folder for this process, waiting a little for a process that is just dying; returns the open lock.
-
-    Raises:
-        Conflict: another trainer uses the folder; with one identity, each would take the other's rounds.
-    """
+    Raises Conflict: another trainer uses the folder; with one identity, each would take the other's rounds."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(data_dir / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
     deadline = time.monotonic() + _LOCK_TIMEOUT_SECONDS

@@ -171,11 +171,8 @@ class RoundLoop:
         }
 
     def live_events(self, round_id: str) -> bytes:
-        """The running round's events for TensorBoard so far; empty before its first block.
-
-        Raises:
-            NotFound: this trainer does not run that round.
-        """
+        """The running round's events for TensorBoard so far; empty before its first block. Raises NotFound: this
+        trainer does not run that round."""
         lease = next((running.lease for running in self.running if running.lease.round.round_id == round_id), None)
         if lease is None:
             raise NotFound(f"this trainer does not run round {round_id}")

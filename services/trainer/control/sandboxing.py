@@ -31,11 +31,8 @@ Confining = Callable[[RoundAssignment], RoundAssignment]
 
 
 def check_machine(mode: str, found: Sequence[str]) -> Sequence[str]:
-    """The limits that are not set under the mode, a sentence each; `found`: those that this machine cannot set.
-
-    Raises:
-        InvalidInput: the mode requires all of them.
-    """
+    """The limits that are not set under the mode, a sentence each; `found`: those that this machine cannot set. Raises
+    InvalidInput: the mode requires all of them."""
     if mode == OFF:
         return ["anything: TRAINER_SANDBOX is off"]
     if found and mode == REQUIRE:

@@ -277,12 +277,8 @@ class TrustedHalf:
         return _sent(wire.version_to_wire(self.version))
 
     def _scored(self, draft: VersionDraft, definition: Definition) -> JsonMap:
-        """As in common/registry/scored_outside.py.
-
-        Raises:
-            InvalidInput: the draft's are others, or the export gives none.
-            Unavailable: nothing is known of it now.
-        """
+        """As in common/registry/scored_outside.py. Raises InvalidInput: the draft's are others, or the export gives
+        none; Unavailable: nothing is known of it now."""
         plan, setting = self._assignment.plan, self._settings.score_outside
         if reason := stated_metrics.reason_against(definition, setting):
             unscored = stated_metrics.unscored(definition, plan, None, reason=reason)

@@ -114,12 +114,8 @@ class ZygoteClient:
         return self.is_ready
 
     def spawn(self, assignment: RoundAssignment) -> RoundChild:
-        """Forks a child for the assignment.
-
-        Raises:
-            Unavailable: the zygote is not there, or did not answer in time, or the registry, which knows what the round
-                may reach, is away.
-        """
+        """Forks a child for the assignment. Raises Unavailable: the zygote is not there, or did not answer in time, or
+        the registry, which knows what the round may reach, is away."""
         if self._socket is None or not self.is_ready:
             raise Unavailable("the process that forks rounds is not ready")
         confined = self._confined(assignment)

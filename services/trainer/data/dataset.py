@@ -76,16 +76,13 @@ def read_blocks(
     """Blocks of the ranges in their fixed order; a block closes at the first record boundary at or after the size.
 
     Memory holds one block and one record per partition (plus what the log's reader buffers, and 32 records of each
-    partition that is read ahead).
+    partition that is read ahead). Raises DataLoss: a record is too damaged to count its examples, or retention has
+    removed part of the ranges; InvalidInput: the block size is below 1, or `start` does not lie in the ranges.
 
     Args:
         start: a block's `next_position`, to go on after that block.
         readers: above 1, this number of partitions is read ahead by threads; the blocks are the same.
         traces: gets those of the records that are read, in order, 64 and a record's at most.
-
-    Raises:
-        DataLoss: a record is too damaged to count its examples, or retention has removed part of the ranges.
-        InvalidInput: the block size is below 1, or `start` does not lie in the ranges.
     """
     if block_examples < 1:
         raise InvalidInput(f"block_examples must be at least 1, got {block_examples}")
@@ -184,11 +181,8 @@ def _merged(log: Reading, topic: str, ranges: Sequence[OffsetRange], readers: in
 
 
 def _cut(topic: str, record: Record) -> tuple[list[bytes], NDArray[np.uint32], Mapping[int, str]]:
-    """Examples, their checksums, and why those that are damaged frames are none, by index.
-
-    Raises:
-        DataLoss: it holds another number of examples than its header, or is too damaged to count them.
-    """
+    """Examples, their checksums, and why those that are damaged frames are none, by index. Raises DataLoss: it holds
+    another number of examples than its header, or is too damaged to count them."""
     place = f"{topic}, partition {record.partition}, offset {record.offset}"
     faults: dict[int, str] = {}
     try:

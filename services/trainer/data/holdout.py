@@ -43,11 +43,8 @@ def group_keys(values: NDArray[Any]) -> Keys:
 def holdout_mask(keys: Keys, *, seed: int, fraction: float) -> NDArray[np.bool_]:
     """Which examples are held out: splitmix64(key XOR seed) < fraction * 2^64. Shape of `keys`.
 
-    splitmix64 as in Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators (2014).
-
-    Raises:
-        InvalidInput: the fraction is not in [0, 1).
-    """
+    splitmix64 as in Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators (2014). Raises InvalidInput: the
+    fraction is not in [0, 1)."""
     if not 0.0 <= fraction < 1.0:
         raise InvalidInput(f"the held-out fraction must be at least 0 and below 1, got {fraction}")
     threshold = np.uint64(int(fraction * 2.0**64))

@@ -54,11 +54,8 @@ class FormatRows:
 def write_formats(
     export: Export, output: Path, work_dir: Path, rows: FormatRows, *, conversion_seconds: float = CONVERSION_SECONDS
 ) -> dict[str, Any]:
-    """Makes every format of the definition below output/exports; returns the lineage's entry.
-
-    Raises:
-        DefinitionFailedError: one cannot be made or answers otherwise than the model, and `on_unsupported` is fail.
-    """
+    """Makes every format of the definition below output/exports; returns the lineage's entry. Raises
+    DefinitionFailedError: one cannot be made or answers otherwise than the model, and `on_unsupported` is fail."""
     if not export.formats:
         return {}
     question = work_dir / "formats"

@@ -213,11 +213,8 @@ def trial_of(model: Model, examples: Sequence[bytes]) -> Trial:
     """The first example alone, all together, the others alone, each for every signature of the family; all together
     for classify and regress.
 
-    An example alone is sent as a client sends it: a list of any length has its own length, without padding.
-
-    Raises:
-        DefinitionFailedError: the model cannot answer one of them.
-    """
+    An example alone is sent as a client sends it: a list of any length has its own length, without padding. Raises
+    DefinitionFailedError: the model cannot answer one of them."""
     answers = []
     together: Arrays = {}
     alone: list[Arrays] = []
@@ -282,7 +279,8 @@ def check(
     directory: Path, trial: Trial, fresh: FreshProcess, work_dir: Path, *, program: str = "",
     latency: Path | None = None,
 ) -> dict[str, str]:  # fmt: skip
-    """Has a process that knows nothing of the model load the export and answer what the model answered.
+    """Has a process that knows nothing of the model load the export and answer what the model answered. Raises
+    DefinitionFailedError: it cannot be loaded there, or an answer differs; Unavailable: the process is gone.
 
     Args:
         program: its digest, where further exports of it are to be checked without loading it anew.
@@ -290,10 +288,6 @@ def check(
 
     Returns:
         Warnings of a version, by what they are about.
-
-    Raises:
-        DefinitionFailedError: it cannot be loaded there, or an answer differs.
-        Unavailable: the process is gone.
     """
     graph = tagged(read((directory / MODEL_FILE).read_bytes()))
     _refuse_operations(graph, has_own_operations=(directory / OWN_OPERATIONS_FILE).is_file())

@@ -52,11 +52,8 @@ def object_graph_of(saved_model: Path) -> bytes:
 
 
 def write(saved_model: Path, state: State, object_graph: bytes) -> None:
-    """Writes variables/, which must not be there yet, and reads it back.
-
-    Raises:
-        DataLoss: what can be read is not what was to be written.
-    """
+    """Writes variables/, which must not be there yet, and reads it back. Raises DataLoss: what can be read is not what
+    was to be written."""
     (saved_model / _PREFIX).parent.mkdir(parents=True)
     prefix, names = tf.constant(str(saved_model / _PREFIX)), list(state)
     with tf.device("CPU:0"):

@@ -41,11 +41,8 @@ def describe(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def strip(source: Path, target: Path) -> int:
-    """Packs the file again without names of tensors and descriptions; how many bytes it then has.
-
-    Raises:
-        ValueError: it does not run, or answers otherwise.
-    """
+    """Packs the file again without names of tensors and descriptions; how many bytes it then has. Raises ValueError: it
+    does not run, or answers otherwise."""
     from tensorflow.lite.tools import flatbuffer_utils
 
     model = flatbuffer_utils.read_model(str(source))
@@ -74,11 +71,7 @@ def _answers(content: bytes) -> list[NDArray[Any]]:
 
 
 def coverage(target: str, operations: list[str]) -> dict[str, Any]:
-    """By the dated table of the target; nothing is run on a device.
-
-    Raises:
-        NotMadeError: there is no such table.
-    """
+    """By the dated table of the target; nothing is run on a device. Raises NotMadeError: there is no such table."""
     if target not in _TABLES:
         raise NotMadeError(f"there is no table of {target}, expected {', '.join(_TABLES)}")
     head, *lines = _TABLES[target].read_text().splitlines()

@@ -137,11 +137,7 @@ class Bottleneck:
 def cut(
     definition: Definition, network: keras.Model, wiring: Wiring, module: UserModule, compiled: Compiled
 ) -> Bottleneck | None:
-    """Where the definition asks for it.
-
-    Raises:
-        DefinitionFailedError: the model cannot be cut there.
-    """
+    """Where the definition asks for it. Raises DefinitionFailedError: the model cannot be cut there."""
     name, path = definition.training.bottleneck, str(definition.module)
     if not name:
         return None
@@ -158,11 +154,8 @@ def cut(
 
 
 def _cut(network: keras.Model, wiring: Wiring, name: str, *, chunk_rows: int, path: str) -> Bottleneck:
-    """Cuts the network behind a layer, and takes the base out of training.
-
-    Raises:
-        DefinitionFailedError: there is no such cut.
-    """
+    """Cuts the network behind a layer, and takes the base out of training. Raises DefinitionFailedError: there is no
+    such cut."""
     tensor = _output_of(network, name, path)
     whole = network.outputs
     base_layers, base_inputs = _above([tensor], stop=())

@@ -65,13 +65,11 @@ class Described(Protocol):
 
 
 class ExternalModel:
-    """Answering, by the SavedModel in `directory`.
+    """Answering, by the SavedModel in `directory`. Raises InvalidInput: it cannot be loaded, takes what is no feature
+    of the stream, or gives no output for a head.
 
     Args:
         like: the model whose heads it answers and whose metrics it is measured by.
-
-    Raises:
-        InvalidInput: it cannot be loaded, takes what is no feature of the stream, or gives no output for a head.
     """
 
     least = 1e-7

@@ -103,7 +103,8 @@ def only_known_state(
 ) -> Iterator[list[Any]]:
     """Looks at what the code within adds to the graph that is being made; eager execution is not looked at.
 
-    Gives a list that takes what the code returns: a draw that nothing uses is none.
+    Gives a list that takes what the code returns: a draw that nothing uses is none. Raises DefinitionFailedError: it
+    does what no checkpoint, rebuild or replica could repeat.
 
     Args:
         path: the module's; None for an estimator, which is not looked at either.
@@ -112,9 +113,6 @@ def only_known_state(
             recurrent layers draw their dropout first, and then look whether they are trained.
         is_answer: variables may not be changed.
         makes_layers: within, so that Keras draws their seeds from Python's generator.
-
-    Raises:
-        DefinitionFailedError: it does what no checkpoint, rebuild or replica could repeat.
     """
     results: list[Any] = []
     if path is None or tf.executing_eagerly():

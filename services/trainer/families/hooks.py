@@ -119,11 +119,8 @@ class HookSet:
 
 
 def hooks_of_class(named: HookClass, module: types.ModuleType) -> HookSet:
-    """Of a new instance of the class, which the module of its file has.
-
-    Raises:
-        DefinitionFailedError: there is no such class, it cannot be made, or as `hooks_of` says.
-    """
+    """Of a new instance of the class, which the module of its file has. Raises DefinitionFailedError: there is no such
+    class, it cannot be made, or as `hooks_of` says."""
     made = getattr(module, named.name, None)
     if not inspect.isclass(made):
         raise DefinitionFailedError(f"{named.file}: training.hooks names its class {named.name}, which it lacks")
@@ -145,11 +142,8 @@ def hooks_of_class(named: HookClass, module: types.ModuleType) -> HookSet:
 
 
 def hooks_of(named: Mapping[str, object], path: str) -> dict[str, Callable[..., Any]]:
-    """Those among a module's names, or a hook's methods.
-
-    Raises:
-        DefinitionFailedError: one is no function, takes other arguments, or has a name that nothing calls.
-    """
+    """Those among a module's names, or a hook's methods. Raises DefinitionFailedError: one is no function, takes other
+    arguments, or has a name that nothing calls."""
     found: dict[str, Callable[..., Any]] = {}
     for name, value in named.items():
         if name in HOOKS:
@@ -165,12 +159,10 @@ def check_every_function_is_used(
     module: types.ModuleType, path: str, sources: Iterable[str], known: Sequence[str]
 ) -> None:
     """Refuses a function that the module never mentions again and whose name is nearly one of `known` or a hook's.
+    Raises DefinitionFailedError: nothing would call it.
 
     Args:
         sources: the definition's Python files.
-
-    Raises:
-        DefinitionFailedError: nothing would call it.
     """
     names = [name for name in (*known, *HOOKS) if not hasattr(module, name)]
     text = "\n".join(sources)

@@ -46,11 +46,8 @@ from services.trainer.families.wiring import Wiring, wiring_of
 
 
 def build_from_module(module: UserModule, schema: Schema, definition: Definition) -> tuple[keras.Model, Wiring]:
-    """Calls build_model, checks what it returns, and finds out how it is called.
-
-    Raises:
-        DefinitionFailedError: it raises, or returns something that is not the model described above.
-    """
+    """Calls build_model, checks what it returns, and finds out how it is called. Raises DefinitionFailedError: it
+    raises, or returns something that is not the model described above."""
     path = str(definition.module)
     if module.model_fn is not None:
         built, wiring = build_from_model_fn(module.model_fn, schema, definition)

@@ -260,11 +260,8 @@ class ModelFnEvaluation:
 def build_from_model_fn(
     function: ModelFunction, schema: Schema, definition: Definition
 ) -> tuple[ModelFnNetwork, Wiring]:
-    """The network and how it is called.
-
-    Raises:
-        DefinitionFailedError: the function raises, or a spec lacks what its mode needs.
-    """
+    """The network and how it is called. Raises DefinitionFailedError: the function raises, or a spec lacks what its
+    mode needs."""
     network = ModelFnNetwork(function, definition, schema)
     inputs = {
         feature.name: keras.Input(feature.shape, dtype=feature.dtype, name=feature.name) for feature in schema.features

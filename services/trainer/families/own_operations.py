@@ -21,11 +21,8 @@ _loaded: dict[str, Any] = {}
 
 
 def load(libraries: Sequence[str], package: str, folder: Path) -> None:
-    """Loads them, once in a process, and puts each beside the modules of the package.
-
-    Raises:
-        DefinitionFailedError: one cannot be loaded.
-    """
+    """Loads them, once in a process, and puts each beside the modules of the package. Raises DefinitionFailedError: one
+    cannot be loaded."""
     for name in libraries:
         digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
         if digest not in _loaded:
@@ -50,12 +47,8 @@ def add_to(saved_model: Path, libraries: Mapping[str, bytes]) -> None:
 
 
 def load_listed(saved_model: Path) -> None:
-    """What an export lists, as a replica loads it.
-
-    Raises:
-        InvalidInput: the list names what is none of the export's own files.
-        OSError, tf.errors.OpError: one cannot be loaded.
-    """
+    """What an export lists, as a replica loads it. Raises InvalidInput: the list names what is none of the export's own
+    files; OSError, tf.errors.OpError: one cannot be loaded."""
     path = saved_model / OWN_OPERATIONS_FILE
     for library in own_libraries(path.read_bytes()) if path.is_file() else ():
         tf.load_op_library(str(saved_model / library))

@@ -17,12 +17,9 @@ _FLOAT_BYTES = 4
 def at_most(most: int) -> Iterator[None]:
     """The variables of what is built inside have at most `most` parameters together.
 
-    The weights of a layer are refused before they are made; of a variable that no layer makes the size is known when
-    it is there. While it lasts, Keras's Layer.add_weight is this one, for the whole process.
-
-    Raises:
-        DefinitionFailedError: it asks for more. Also where the definition's code caught that.
-    """
+    The weights of a layer are refused before they are made; of a variable that no layer makes the size is known when it
+    is there. While it lasts, Keras's Layer.add_weight is this one, for the whole process. Raises DefinitionFailedError:
+    it asks for more. Also where the definition's code caught that."""
     refused: list[DefinitionFailedError] = []
     total = 0
 

@@ -35,10 +35,7 @@ class Placement:
 
     def place(self, network: keras.Model, devices: Mapping[str, str], *, falls_back: bool) -> None:
         """Has the layers that a pattern means compute there; the first pattern counts, a nested model is a layer.
-
-        Raises:
-            DefinitionFailedError: a pattern means no layer, or the device is not there and it must not fall back.
-        """
+        Raises DefinitionFailedError: a pattern means no layer, or the device is not there and it must not fall back."""
         layers = layers_of(network) if devices else []
         here = {_short(device.name) for device in tf.config.list_logical_devices()} if devices else set()
         for pattern, device in devices.items():

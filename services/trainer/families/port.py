@@ -273,17 +273,11 @@ class Trainable(Protocol):
 
     def carry(self, parent: Arrays, *, step: int, carrying: Carrying) -> dict[str, Any]:
         """Starts from a parent's arrays and step; returns what changed on the way (JSON), empty where nothing did.
-
-        Raises:
-            InvalidInput: something can neither be carried nor may it start anew.
-        """
+        Raises InvalidInput: something can neither be carried nor may it start anew."""
 
     def restore(self, arrays: Arrays) -> None:
-        """Goes on from what `captured` gave for the same definition.
-
-        Raises:
-            DataLoss: the arrays are of another model.
-        """
+        """Goes on from what `captured` gave for the same definition. Raises DataLoss: the arrays are of another
+        model."""
 
     def frozen(self) -> list[str]:
         """Paths of the model's variables that the optimizer does not move, sorted."""

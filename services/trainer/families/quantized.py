@@ -22,11 +22,8 @@ _STATE = "quantized_range"
 
 
 def make_aware(network: keras.Model, place: str) -> None:
-    """Has every dense and convolutional layer of the network compute so.
-
-    Raises:
-        DefinitionFailedError: there is none.
-    """
+    """Has every dense and convolutional layer of the network compute so. Raises DefinitionFailedError: there is
+    none."""
     layers = [layer for layer in layers_of(network) if isinstance(layer, _LAYERS)]
     if not layers:
         raise DefinitionFailedError(f"{place}: training.quantize_aware is true, and no layer is dense or a convolution")

@@ -61,12 +61,9 @@ def load_module(
 ) -> UserModule:
     """Writes the files below `directory`, loads the libraries of `operations`, and imports the file at `path`.
 
-    Each call imports anew, from the same seed: what the file makes belongs to one model of a round, and is the same
-    in every process.
-
-    Raises:
-        DefinitionFailedError: it raises while being imported, or has no build_model; a library cannot be loaded.
-    """
+    Each call imports anew, from the same seed: what the file makes belongs to one model of a round, and is the same in
+    every process. Raises DefinitionFailedError: it raises while being imported, or has no build_model; a library cannot
+    be loaded."""
     package = f"{PACKAGE_PREFIX}{digest}"
     folder = package_folder(directory, digest)
     _write(files, folder)

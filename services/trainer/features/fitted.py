@@ -87,11 +87,8 @@ def word_ids(words: tf.Tensor, fingerprints: tf.Tensor, known: tf.Tensor, ids: t
 
 
 def word_arrays(words: Sequence[bytes], size: int) -> Arrays:
-    """What `word_ids` looks words up in, `size` places, at least as many as there are words.
-
-    Raises:
-        InvalidInput: two words have the same fingerprint.
-    """
+    """What `word_ids` looks words up in, `size` places, at least as many as there are words. Raises InvalidInput: two
+    words have the same fingerprint."""
     given = tf.constant(list(words), tf.string, shape=[len(words)])
     keys = tf.strings.to_hash_bucket_fast(given, FINGERPRINTS).numpy()
     if len(np.unique(keys)) != len(words):

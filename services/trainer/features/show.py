@@ -32,11 +32,8 @@ from services.trainer.features.words import Words
 
 
 def show(schema: Schema, specs: Mapping[str, FeatureSpec], example: bytes) -> list[dict[str, Any]]:
-    """One mapping for each feature, in the definition's order.
-
-    Raises:
-        InvalidInput: the example does not fit the schema.
-    """
+    """One mapping for each feature, in the definition's order. Raises InvalidInput: the example does not fit the
+    schema."""
     parsed = parse([example], schema.columns)
     if parsed.refused:
         raise InvalidInput(parsed.refused[0][1])

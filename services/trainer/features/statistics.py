@@ -242,11 +242,7 @@ def to_arrays(statistics: Statistics) -> dict[str, NDArray[np.generic]]:
 
 
 def from_arrays(arrays: Arrays) -> dict[str, Fitted]:
-    """The inverse of to_arrays; other arrays are passed over.
-
-    Raises:
-        DataLoss: a part is missing.
-    """
+    """The inverse of to_arrays; other arrays are passed over. Raises DataLoss: a part is missing."""
     names = {path.split("/")[1] for path in arrays if path.startswith(f"{_PREFIX}/")}
     return {name: _fitted_of(arrays, f"{_PREFIX}/{name}") for name in sorted(names)}
 

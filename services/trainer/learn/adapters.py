@@ -42,14 +42,11 @@ def build(
     seed: int,
     contributes: bool = False,
 ) -> Model:
-    """Equal arguments give equal models.
+    """Equal arguments give equal models. Raises DefinitionFailedError: a user's module does not give a usable model.
 
     Args:
         contributes: it is a worker's of an asynchronous round (`contributor_of`): embedding tables whose rows can come
             with each batch are not there.
-
-    Raises:
-        DefinitionFailedError: a user's module does not give a usable model.
     """
     if definition.trees:
         return TreesModel(definition, schema, statistics)
@@ -135,11 +132,8 @@ def takes_whole_range(definition: Definition) -> bool:
 
 
 def restore_frozen(model: Model, arrays: Arrays, averages: Mapping[str, str]) -> None:
-    """Has a model that is only asked answer as the version whose checkpoint has these arrays.
-
-    Raises:
-        DataLoss: they are of another model.
-    """
+    """Has a model that is only asked answer as the version whose checkpoint has these arrays. Raises DataLoss: they are
+    of another model."""
     if isinstance(model, TreesModel):
         model.restore(arrays)
         return

@@ -19,11 +19,8 @@ class Buckets:
     """Which rows go together, and where their lists end.
 
     A list's length is that up to its last value which is no filler. Columns that are as wide as the feature's in a
-    block are cut with it, to the longest of them in the batch: lists which belong together stay so.
-
-    Raises:
-        DefinitionFailedError: the network takes no such list, or one that is not filled up.
-    """
+    block are cut with it, to the longest of them in the batch: lists which belong together stay so. Raises
+    DefinitionFailedError: the network takes no such list, or one that is not filled up."""
 
     def __init__(self, section: Bucketing, model: BuiltModel) -> None:
         self._section, specs, inputs = section, model.definition.features, model.wiring.columns

@@ -84,11 +84,8 @@ class WarmStart:
 
 
 def variables_by_path(**kinds: Sequence[keras.Variable]) -> dict[str, keras.Variable]:
-    """<kind>/<path> to variable, for example model/hidden_0/kernel.
-
-    Raises:
-        InvalidInput: two variables have the same path.
-    """
+    """<kind>/<path> to variable, for example model/hidden_0/kernel. Raises InvalidInput: two variables have the same
+    path."""
     variables: dict[str, keras.Variable] = {}
     for kind, members in kinds.items():
         for variable in members:
@@ -129,10 +126,7 @@ def _tensor_of(array: NDArray[np.generic]) -> tf.Tensor:
 
 def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, carrying: Carrying | None = None) -> WarmStart:
     """Assigns by path, and by the meaning of rows where `carrying` knows it; the others keep their initial values.
-
-    Raises:
-        InvalidInput: a variable can neither be carried nor may it start anew.
-    """
+    Raises InvalidInput: a variable can neither be carried nor may it start anew."""
     variables, carrying = whole_tables(variables), carrying or Carrying()
     stored = {path: array for path, array in arrays.items() if not path.startswith(_APART)}
     owners = _owners(variables)

@@ -14,11 +14,7 @@ def freeze(network: keras.Model, patterns: Sequence[str]) -> None:
     """Takes the variables that a pattern means out of training; gradients and slots are only for the others.
 
     A layer all of whose variables are meant is frozen as a layer: batch normalisation then keeps its moving statistics
-    and normalises with them.
-
-    Raises:
-        DefinitionFailedError: a pattern means no variable.
-    """
+    and normalises with them. Raises DefinitionFailedError: a pattern means no variable."""
     _check(patterns, network.variables, "frozen")
     for variable in _meant(network.variables, patterns):
         variable.trainable = False
@@ -29,11 +25,8 @@ def freeze(network: keras.Model, patterns: Sequence[str]) -> None:
 
 
 def rate_factors(variables: Iterable[keras.Variable], factors: Mapping[str, float]) -> dict[str, float]:
-    """{path: factor} of the variables that a pattern means.
-
-    Raises:
-        DefinitionFailedError: a pattern means no variable that learns.
-    """
+    """{path: factor} of the variables that a pattern means. Raises DefinitionFailedError: a pattern means no variable
+    that learns."""
     variables = list(variables)
     _check(factors, variables, "learning_rates")
     found = {v.path: next((f for p, f in factors.items() if is_meant(v.path, p)), None) for v in variables}

@@ -22,11 +22,8 @@ _KERNEL = "kernel"
 
 
 def kernels_of(variables: Iterable[keras.Variable]) -> list[keras.Variable]:
-    """Those that learn, of two dimensions or more: of dense, convolutional and recurrent layers; no embeddings.
-
-    Raises:
-        DefinitionFailedError: there is none.
-    """
+    """Those that learn, of two dimensions or more: of dense, convolutional and recurrent layers; no embeddings. Raises
+    DefinitionFailedError: there is none."""
     found = [variable for variable in variables if _is_kernel(variable.path) and len(variable.shape) > 1]
     if not found:
         raise DefinitionFailedError("training: prune makes zeros in kernels, and no kernel of this model learns")

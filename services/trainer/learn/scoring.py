@@ -15,10 +15,7 @@ _FEW = 10
 
 def scored(score: ScoreFunction, columns: Columns, count: int) -> tuple[Outputs, dict[int, str]]:
     """Outputs of `count` rows, and the reason for each row that has none: a layer refuses it, or the output is NaN.
-
-    Raises:
-        DefinitionFailedError: more than half of the rows are refused.
-    """
+    Raises DefinitionFailedError: more than half of the rows are refused."""
     outputs: Outputs = {}
     found = dict[int, str]()
     try:

@@ -31,11 +31,7 @@ class SeveralOptimizers:
     def __init__(
         self, optimizers: Sequence[keras.optimizers.Optimizer], variables: Variables, section: Training
     ) -> None:
-        """Builds each for its variables.
-
-        Raises:
-            DefinitionFailedError: one of them teaches none.
-        """
+        """Builds each for its variables. Raises DefinitionFailedError: one of them teaches none."""
         patterns = [*section.optimizers]
         self._optimizers = optimizers
         self._place = {variable.path: _place(variable.path, patterns) for variable in variables}

@@ -85,7 +85,8 @@ def source_of_file(path: str, content: bytes) -> Source:
 def start(
     training: Trainable, section: WarmStart, source: Source, after: Mapping[str, VariableMeaning]
 ) -> dict[str, Any]:
-    """Puts the source's values into the model; optimizer and step stay as they are.
+    """Puts the source's values into the model; optimizer and step stay as they are. Raises InvalidInput: nothing fits,
+    a pattern or a name means nothing, or a shape differs.
 
     Args:
         after: what the rows of the model's own variables mean.
@@ -93,9 +94,6 @@ def start(
     Returns:
         JSON-ready, for the version's lineage: source, digest, loaded, renamed and skipped paths, rows that moved or are
         new, one sentence each.
-
-    Raises:
-        InvalidInput: nothing fits, a pattern or a name means nothing, or a shape differs.
     """
     own = {path.removeprefix(_MODEL): array for path, array in training.captured().items() if path.startswith(_MODEL)}
     meant = {pattern: {path for path in own if is_meant(path, pattern)} for pattern in section.variables}
@@ -136,11 +134,8 @@ def start(
 
 
 def _renamed(section: WarmStart, source: Source, own: Arrays) -> dict[str, str]:
-    """Path there to path here, without those there whose place another one takes by `rename`.
-
-    Raises:
-        InvalidInput: a name that `rename` has is none there, or none here, or two take one place.
-    """
+    """Path there to path here, without those there whose place another one takes by `rename`. Raises InvalidInput: a
+    name that `rename` has is none there, or none here, or two take one place."""
     for names, paths, where in (
         (section.rename.keys(), source.arrays, f"{section.source} has none; it has"),
         (section.rename.values(), own, "the model has none; it has"),

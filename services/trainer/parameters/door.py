@@ -106,11 +106,8 @@ class Door:
 
 
 def dialled(address: str, secret: str, *, rank: int, servers: int) -> list[socket.socket]:
-    """Connections to the chief and to each server, in this order.
-
-    Raises:
-        OSError: the chief cannot be reached in time.
-    """
+    """Connections to the chief and to each server, in this order. Raises OSError: the chief cannot be reached in
+    time."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + COMING_SECONDS
     found = list[socket.socket]()

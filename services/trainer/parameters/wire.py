@@ -40,11 +40,8 @@ def send(connection: socket.socket, header: Mapping[str, Any], arrays: Arrays | 
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """The header, and the arrays by name.
-
-    Raises:
-        OSError: the other side is gone, or silent for longer than the connection's timeout.
-    """
+    """The header, and the arrays by name. Raises OSError: the other side is gone, or silent for longer than the
+    connection's timeout."""
     head_size, size = _SIZES.unpack(_read(connection, _SIZES.size))
     header: dict[str, Any] = json.loads(_read(connection, head_size))
     payload = memoryview(_read(connection, size))

@@ -91,12 +91,8 @@ class Backlog:
         self.examples = sum(found.examples_from(found.start, math.inf) for found in self._partitions.values())
 
     def advance(self, log: EventLog, topic: str, end: Position) -> None:
-        """Counts the records that have come since, up to `end`.
-
-        Raises:
-            InvalidInput: a partition ends before the start: this is not the log that the position was taken from.
-            DataLoss, Unavailable: from the log.
-        """
+        """Counts the records that have come since, up to `end`. Raises InvalidInput: a partition ends before the start:
+        this is not the log that the position was taken from; DataLoss, Unavailable: from the log."""
         waiting = sum(len(found.offsets) for found in self._partitions.values())
         for partition, found in sorted(self._partitions.items()):
             upto = end.get(partition, 0)

@@ -119,18 +119,14 @@ class Planner:
         self, name: str, *, by: str, reason: str, start: Start = "head", allow_signature_change: bool = False,
         request_id: str = "",
     ) -> Round:  # fmt: skip
-        """Plans a round by hand.
+        """Plans a round by hand. Raises NotFound: no such model; Conflict: there is nothing to learn, or a round of the
+        model is open; Unavailable: the log or the registry is away.
 
         Args:
             start: "head": over new events; "scratch": from nothing, over the log from its start; {partition: offset}:
                 from there on, earlier events are left out. Offsets before the head's end would be learned twice.
             allow_signature_change: the version may break the signatures of the version before it.
             request_id: by which the caller knows the round again.
-
-        Raises:
-            NotFound: no such model.
-            Conflict: there is nothing to learn, or a round of the model is open.
-            Unavailable: the log or the registry is away.
         """
         with self._lock:
             tracked = self._reading.again(name)

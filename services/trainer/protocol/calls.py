@@ -68,10 +68,7 @@ def call(channel: socket.socket, name: str, body: bytes) -> bytes:
 
 def answer(connection: socket.socket, do: Callable[[str, bytes], bytes], grow: Callable[[int], None]) -> None:
     """Control's side of a call. `grow` is told of the bytes that come, and raises where there is no room for them.
-
-    Raises:
-        OSError: the process is gone, or not what it should be.
-    """
+    Raises OSError: the process is gone, or not what it should be."""
     connection.settimeout(_CALL_SECONDS)
     try:
         name, _, body = _whole(connection, _CALL_SECONDS, grow).partition(b"\n")

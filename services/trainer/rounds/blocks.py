@@ -87,11 +87,8 @@ class RoundData:
         self._parsed = kept or []
 
     def parsed(self, start: Position | None = None, first_index: int = 0) -> Iterator[ParsedBlock]:
-        """Blocks from a position on, which is where block `first_index` starts.
-
-        Raises:
-            DataLoss: the log cannot give the range.
-        """
+        """Blocks from a position on, which is where block `first_index` starts. Raises DataLoss: the log cannot give
+        the range."""
         if self._parsed and start is None:
             kept, self._parsed = self._parsed[::-1], []
             while kept:
@@ -187,11 +184,8 @@ class RoundData:
         )
 
     def all_held_out(self) -> Iterator[HeldOut]:
-        """Of the whole range, which is not the round's own; nothing is decoded.
-
-        Raises:
-            DataLoss: the log cannot give the range.
-        """
+        """Of the whole range, which is not the round's own; nothing is decoded. Raises DataLoss: the log cannot give
+        the range."""
         begin = {item.partition: item.from_offset for item in self.ranges}
         for block in read_blocks(
             self.log, self.topic, self.ranges, block_examples=self.block_examples, readers=self.readers

@@ -65,11 +65,8 @@ class Export:
     add: Callable[[Path, Any], None]
 
     def write(self, output: Path) -> Exported:
-        """saved_model/ below the version's folder.
-
-        Raises:
-            DefinitionFailedError: it cannot be written, or does not answer as the model does.
-        """
+        """saved_model/ below the version's folder. Raises DefinitionFailedError: it cannot be written, or does not
+        answer as the model does."""
         current = state.state_of(self.model)
         key = self._key(current) if self.sample else ""
         programs = Programs(Path(self.assignment.cache_dir) / self.assignment.plan.model / _PROGRAMS)

@@ -156,12 +156,8 @@ def _with_windows(log: Reading, plan: RoundPlan, inputs: RoundInputs) -> Reading
 
 
 def fetch_inputs(assignment: RoundAssignment, registry: RoundRegistry, work_dir: Path) -> RoundInputs:
-    """Asks the registry; the parent's checkpoint comes from the cache where it is there.
-
-    Raises:
-        InvalidInput: the definition does not fit the schema.
-        DataLoss: the parent's checkpoint is not what was stored.
-    """
+    """Asks the registry; the parent's checkpoint comes from the cache where it is there. Raises InvalidInput: the
+    definition does not fit the schema; DataLoss: the parent's checkpoint is not what was stored."""
     plan, own = assignment.plan, fetch_without_parent(assignment, registry, work_dir)
     definition, schema, module = own.definition, own.schema, own.module
     parent = None
@@ -182,11 +178,8 @@ def fetch_inputs(assignment: RoundAssignment, registry: RoundRegistry, work_dir:
 
 
 def fetch_without_parent(assignment: RoundAssignment, registry: RoundRegistry, work_dir: Path) -> RoundInputs:
-    """What the round's model is built from, and nothing that has weights.
-
-    Raises:
-        InvalidInput: the definition does not fit the schema.
-    """
+    """What the round's model is built from, and nothing that has weights. Raises InvalidInput: the definition does not
+    fit the schema."""
     plan = assignment.plan
     definition, module = fetch_definition(registry, plan.definition_digest, work_dir)
     schema = _schema(registry, plan.stream, plan.schema_version)

@@ -116,11 +116,8 @@ class Kept:
         self._generators = self._of_generators()
 
     def check(self) -> None:
-        """The round has used all of the module's Python that it uses.
-
-        Raises:
-            NotAsFreshError: it began with a kept program, and the module draws where a new process has another seed.
-        """
+        """The round has used all of the module's Python that it uses. Raises NotAsFreshError: it began with a kept
+        program, and the module draws where a new process has another seed."""
         assert self._own is not None, "a round has a program"
         if self._own.program.module is None or self.leaves_because:
             return

@@ -81,11 +81,7 @@ def led_by_this(assignment: RoundAssignment) -> Iterator[Coordinator | None]:
 
 def help_along(assignment: RoundAssignment, report: Report) -> None:
     """The life of a member's first process, and of the others, which die with it; does not return, control ends it with
-    the round.
-
-    Raises:
-        Unavailable: the chief cannot be reached.
-    """
+    the round. Raises Unavailable: the chief cannot be reached."""
     for rank in range(assignment.rank + 1, assignment.rank + assignment.processes):
         forked(partial(_come, assignment, rank))
     report(Progress("train"))

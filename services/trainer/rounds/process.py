@@ -217,11 +217,8 @@ def _train_ancestor(
     stop_requested: Callable[[], bool],
     around: Surroundings,
 ) -> None:
-    """Leaves the checkpoint of a version without files where the round that continues from it looks for it.
-
-    Raises:
-        InvalidInput: other weights came out than the registry has on record.
-    """
+    """Leaves the checkpoint of a version without files where the round that continues from it looks for it. Raises
+    InvalidInput: other weights came out than the registry has on record."""
     its_round = around.registry.get_round(ancestor.model, ancestor.round_id)
     own = replace(
         assignment,

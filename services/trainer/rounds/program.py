@@ -119,13 +119,11 @@ def build(
     team: Team,
     first_build: FirstBuild,
 ) -> Program:
-    """Made anew, from nothing that the process may have kept.
+    """Made anew, from nothing that the process may have kept. Raises DefinitionFailedError: the definition does not
+    give a usable model.
 
     Args:
         before: arrays of the resume point, or else of the parent; empty where the round begins from nothing.
-
-    Raises:
-        DefinitionFailedError: the definition does not give a usable model.
     """
     parent = inputs.parent.built() if inputs.parent else None
     is_first = not before and team.is_chief and not assignment.rebuild_of
@@ -146,11 +144,8 @@ def initial(inputs: RoundInputs, statistics: Statistics, assignment: RoundAssign
 
 
 def begin(program: Program, inputs: RoundInputs, statistics: Statistics) -> Begun:
-    """The parent's weights, and those of what the definition's warm_start names.
-
-    Raises:
-        InvalidInput: something can neither be carried nor may it start anew.
-    """
+    """The parent's weights, and those of what the definition's warm_start names. Raises InvalidInput: something can
+    neither be carried nor may it start anew."""
     training, parent, section = program.training, inputs.parent, inputs.definition.warm_start
     meaning = adapters.meaning_of(training.model, statistics)
     changes: dict[str, Any] = {}
@@ -188,11 +183,8 @@ def _model(
 
 def first_build(build: Build, imported: UserModule, import_again: Callable[[], UserModule | None]) -> Model:
     """Of a round that begins from nothing, since a rebuild has to begin as it does: built from the module as it is
-    imported again; the model built before is only compared with.
-
-    Raises:
-        DefinitionFailedError: they begin with other variables; or as `build`.
-    """
+    imported again; the model built before is only compared with. Raises DefinitionFailedError: they begin with other
+    variables; or as `build`."""
     before = adapters.beginning_of(build(imported))
     model = build(import_again())
     now = adapters.beginning_of(model)

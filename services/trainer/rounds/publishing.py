@@ -93,12 +93,9 @@ def write_files(
     *,
     exporter: Exporter = Export.write,
 ) -> tuple[Path, dict[str, Any]]:
-    """The folder with the version's files: saved_model/, checkpoint/, tensorboard/, exports/; and what the lineage
-    says of the program in the first one (`program`) and of the formats in the last one (`formats`).
-
-    Raises:
-        DefinitionFailedError: the export cannot be written, or does not answer as the model does.
-    """
+    """The folder with the version's files: saved_model/, checkpoint/, tensorboard/, exports/; and what the lineage says
+    of the program in the first one (`program`) and of the formats in the last one (`formats`). Raises
+    DefinitionFailedError: the export cannot be written, or does not answer as the model does."""
     output = Path(assignment.work_dir) / OUTPUT
     shutil.rmtree(output, ignore_errors=True)
 
@@ -154,11 +151,7 @@ def _digests(assignment: RoundAssignment, definition: Definition) -> dict[str, s
 
 def _write_subsets(output: Path, trained: Trained) -> None:
     """subsets/<name>.npz: what the version answers with, by path, of the variables that a subset's patterns mean; as
-    warm_start reads it.
-
-    Raises:
-        DefinitionFailedError: a pattern means none.
-    """
+    warm_start reads it. Raises DefinitionFailedError: a pattern means none."""
     own = source_of_version(trained.final, "").arrays
     for name, patterns in trained.definition.export.subsets.items():
         meant = {pattern: [path for path in own if is_meant(path, pattern)] for pattern in patterns}

@@ -46,11 +46,7 @@ def compare(
 ) -> Rebuilt:
     """Trains only when the whole lineage is there, and measures on what the version was judged on. A version that was
     trained asynchronously is judged by these metrics, not by its weights. Equal weights with other metrics are a
-    warning.
-
-    Raises:
-        Unavailable, Overloaded: the log or the registry is away; nothing is known then.
-    """
+    warning. Raises Unavailable, Overloaded: the log or the registry is away; nothing is known then."""
     plan = assignment.plan
     version = registry.get_version(plan.model, assignment.rebuild_of)
     warnings = (*environment.differences(version.environment, here), *_code_difference(version))

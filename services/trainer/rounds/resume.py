@@ -101,11 +101,8 @@ class ResumePoints:
         self.saved_count += 1
 
     def load(self) -> Resumed | None:
-        """The lease's point; None where the round starts from its beginning.
-
-        Raises:
-            DataLoss: its files are not what was saved.
-        """
+        """The lease's point; None where the round starts from its beginning. Raises DataLoss: its files are not what
+        was saved."""
         point = self._lease.resume_point
         if point is None:
             return None

@@ -33,11 +33,7 @@ _FURTHEST = float(np.finfo(np.float64).max)
 
 def skew_of(plan: RoundPlan, parent: Model | None, log: EventLog) -> dict[str, Any]:
     """{"version", "requests": how many were compared, "largest": difference of two numbers, "output": whose}; {} where
-    the round has no parent.
-
-    Raises:
-        Unavailable, DataLoss: of the log.
-    """
+    the round has no parent. Raises Unavailable, DataLoss: of the log."""
     if parent is None:
         return {}
     signatures = parent.signatures()

@@ -50,11 +50,8 @@ def led_by_this(assignment: RoundAssignment, report: Report, help_with: Help) ->
 
 
 def divided(log: EventLog, team: Team, assignment: RoundAssignment) -> DividedLog | None:
-    """The log as this member reads it with the others, who all call this at once; None where it is alone.
-
-    Raises:
-        WorkerLostError: not all have come.
-    """
+    """The log as this member reads it with the others, who all call this at once; None where it is alone. Raises
+    WorkerLostError: not all have come."""
     if team.workers == 1:
         return None
     host = "127.0.0.1"
@@ -67,11 +64,7 @@ def divided(log: EventLog, team: Team, assignment: RoundAssignment) -> DividedLo
 
 def check_begins_alike(team: Team, captured: Callable[[], Arrays]) -> None:
     """All members call it; `captured` gives everything that steps start from: steps bring gradients together, never
-    weights.
-
-    Raises:
-        WorkerLostError: one has something else, or not all have come.
-    """
+    weights. Raises WorkerLostError: one has something else, or not all have come."""
     if team.workers == 1:
         return
     digest = hashlib.sha256()

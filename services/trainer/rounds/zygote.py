@@ -192,11 +192,7 @@ def _stop_on_sigterm() -> Callable[[], bool]:
 
 def _own(work_dir: Path) -> int:
     """Locks the folder until what it returns is closed, or this process ends: an earlier attempt may still be dying in
-    it.
-
-    Raises:
-        Unavailable: it takes its time; no fault of the round's.
-    """
+    it. Raises Unavailable: it takes its time; no fault of the round's."""
     lock = os.open(work_dir / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
     deadline = time.monotonic() + _WORK_DIR_TIMEOUT_SECONDS
     while True:

@@ -43,11 +43,8 @@ def on_this_machine(count: int) -> ClusterSpec:
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on; TensorFlow's servers bind them a moment later.
 
-    They lie below those that the system gives to outgoing connections: one of these could take a port meanwhile.
-
-    Raises:
-        Unavailable: there are not so many.
-    """
+    They lie below those that the system gives to outgoing connections: one of these could take a port meanwhile. Raises
+    Unavailable: there are not so many."""
     choices = random.SystemRandom().sample(range(_FIRST_PORT, _end_of_ports()), k=_MOST_TRIED)
     found = list(islice(filter(_is_free, choices), count))
     if len(found) < count:

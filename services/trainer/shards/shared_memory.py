@@ -38,11 +38,8 @@ class SharedMemory:
 
     def gathered(self, rows: Sequence[NDArray[Any]], rank: int, timeout_seconds: float) -> list[NDArray[Any]]:
         """The other processes' rows, in order of rank, each process's one after the other. All call it alike, with rows
-        of the same shapes and dtypes.
-
-        Raises:
-            TimeoutError: a process has not come within the time; none of them can go on.
-        """
+        of the same shapes and dtypes. Raises TimeoutError: a process has not come within the time; none of them can go
+        on."""
         stored = self._stored(rows, rank, timeout_seconds)
         return [_copied(row[other]) for other in range(self.workers) if other != rank for row in stored]
 

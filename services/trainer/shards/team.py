@@ -63,11 +63,8 @@ ALONE = Team()
 
 
 def use_devices(count: int) -> tuple[str, ...]:
-    """The names of so many devices: GPUs where there are any, else parts of the CPU. Before the first operation.
-
-    Raises:
-        Unavailable: this machine has GPUs, but fewer.
-    """
+    """The names of so many devices: GPUs where there are any, else parts of the CPU. Before the first operation. Raises
+    Unavailable: this machine has GPUs, but fewer."""
     if count == 1:
         return ()
     gpus = tf.config.list_physical_devices("GPU")
@@ -82,11 +79,7 @@ def use_devices(count: int) -> tuple[str, ...]:
 
 def introduce(team: Team, text: str) -> Sequence[str]:
     """What each member tells the others before the first step, in order of rank; all call it alike, with at most 512
-    bytes.
-
-    Raises:
-        WorkerLostError: not all have come.
-    """
+    bytes. Raises WorkerLostError: not all have come."""
     own = np.frombuffer(text.encode().ljust(_SIZE_BYTES, b"\0"), np.int32)
     try:
         found = _gathered(tf.constant(own), tf.constant(team.workers))

@@ -37,11 +37,7 @@ _LIVE, _PROJECTOR = "live", "projector_config.pbtxt"
 
 
 def fetch_new_curves(registry: str, logdir: Path, *, model: str = "") -> None:
-    """Brings DIR up to date, of one model or of all.
-
-    Raises:
-        OSError: the registry does not answer, or not in time.
-    """
+    """Brings DIR up to date, of one model or of all. Raises OSError: the registry does not answer, or not in time."""
     for known in _get_json(f"{registry}/v1/models")["models"]:
         name = known["name"]
         if model not in ("", name):
@@ -54,11 +50,8 @@ def fetch_new_curves(registry: str, logdir: Path, *, model: str = "") -> None:
 
 
 def fetch_live(trainer: str, logdir: Path, *, model: str = "") -> None:
-    """The curve of the round that the trainer runs, as far as it is; removes those of rounds that have ended.
-
-    Raises:
-        OSError: the trainer does not answer, or not in time.
-    """
+    """The curve of the round that the trainer runs, as far as it is; removes those of rounds that have ended. Raises
+    OSError: the trainer does not answer, or not in time."""
     attempt = _get_json(f"{trainer}/v1/status")["attempt"] or {}
     running = attempt.get("model", "")
     for folder in logdir.glob(f"*/{_LIVE}"):

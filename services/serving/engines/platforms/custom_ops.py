@@ -14,12 +14,8 @@ from services.serving.wire.prediction import RequestFailed
 
 
 def load_custom_ops(directory: Path) -> None:
-    """Loads every library of the list; no list, no libraries.
-
-    Raises:
-        RequestFailed: a library is not there, leads out of the version, or cannot be loaded; the message names it and
-            the reason.
-    """
+    """Loads every library of the list; no list, no libraries. Raises RequestFailed: a library is not there, leads out
+    of the version, or cannot be loaded; the message names it and the reason."""
     try:
         libraries = own_libraries((directory / OWN_OPERATIONS_FILE).read_bytes())
     except FileNotFoundError:

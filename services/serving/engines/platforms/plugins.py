@@ -18,11 +18,8 @@ Load = Callable[[LoadRequest], LoadedModel]
 
 
 def load(request: LoadRequest) -> LoadedModel:
-    """Loads a version with the platform that its model names.
-
-    Raises:
-        RequestFailed: there is no such platform, it cannot be imported, or it cannot load the version.
-    """
+    """Loads a version with the platform that its model names. Raises RequestFailed: there is no such platform, it
+    cannot be imported, or it cannot load the version."""
     name = request.options.platform
     if name == TENSORFLOW:
         load_custom_ops(request.directory)

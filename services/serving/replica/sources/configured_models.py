@@ -43,13 +43,10 @@ Models = Mapping[str, ConfiguredModel]
 def starting_config(
     settings: ServingSettings, *, platforms: Collection[str], may_be_empty: bool = True
 ) -> config_pb2.ModelServerConfig:
-    """The models that the settings name.
+    """The models that the settings name. Raises InvalidInput: it is no configuration that this server can serve.
 
     Args:
         may_be_empty: an empty file serves nothing until it is filled, as at the start.
-
-    Raises:
-        InvalidInput: it is no configuration that this server can serve.
     """
     if not settings.model_config_file:
         config = single_model_config(settings.model_name, settings.model_base_path)
@@ -62,11 +59,8 @@ def starting_config(
 
 
 def check_first_labels(config: config_pb2.ModelServerConfig, *, allow_unavailable: bool) -> None:
-    """Nothing is available before the start, so labels need leave to point at unavailable versions.
-
-    Raises:
-        InvalidInput: a label of a configuration at the start, without that leave.
-    """
+    """Nothing is available before the start, so labels need leave to point at unavailable versions. Raises
+    InvalidInput: a label of a configuration at the start, without that leave."""
     for model in config.model_config_list.config:
         for label, version in model.version_labels.items():
             if not allow_unavailable:

@@ -31,11 +31,8 @@ class Mirror:
         directory.mkdir(parents=True)
 
     def refresh(self, model: ConfiguredModel) -> None:
-        """Copies missing versions that the model's policy could take, and removes versions that are gone there.
-
-        Raises:
-            OSError: the storage cannot be read; the copies stay.
-        """
+        """Copies missing versions that the model's policy could take, and removes versions that are gone there. Raises
+        OSError: the storage cannot be read; the copies stay."""
         try:
             there = {child.name: child for child in self._base.children() if _is_version(child.name)}
             there = {name: child for name, child in there.items() if child.is_dir()}

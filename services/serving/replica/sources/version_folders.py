@@ -37,11 +37,8 @@ class Fingerprint:
 
 
 def versions_in(base_path: Path) -> tuple[dict[int, Path], list[str]]:
-    """The versions of a model, and sentences about left-out folders.
-
-    Raises:
-        OSError: the folder is not there, or cannot be read.
-    """
+    """The versions of a model, and sentences about left-out folders. Raises OSError: the folder is not there, or cannot
+    be read."""
     found: dict[int, Path] = {}
     notes = []
     for path in sorted(base_path.iterdir()):

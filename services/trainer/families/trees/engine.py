@@ -46,11 +46,8 @@ def examples_of(columns: NDArray[np.float32], labels: NDArray[np.float32], weigh
 
 
 def grow(booster: bytes, examples: Any, parameters: Mapping[str, Any], *, steps: int) -> Grown:
-    """The booster (empty bytes: none yet) after more boosting steps.
-
-    Raises:
-        InvalidInput: XGBoost refuses the examples or the parameters.
-    """
+    """The booster (empty bytes: none yet) after more boosting steps. Raises InvalidInput: XGBoost refuses the examples
+    or the parameters."""
     xgboost = _xgboost()
     measured: dict[str, dict[str, list[float]]] = {}
     fixed = {"tree_method": "hist", "nthread": 1, "seed_per_iteration": True, "verbosity": 0}

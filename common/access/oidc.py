@@ -185,11 +185,7 @@ class Oidc:
             raise Unavailable(f"{self.config.issuer} names no {name}: {error}") from error
 
     def principal_of(self, token: str, *, nonce: str = "") -> Principal:
-        """Raises Unauthenticated.
-
-        Args:
-            nonce: of a login, whose token is for the dashboard and has it.
-        """
+        """`nonce`: of a login, whose token is for the dashboard and has it. Raises Unauthenticated."""
         import jwt
 
         config = self.config

@@ -44,11 +44,8 @@ class Aside:
     """One such process and the thread that hands it work; made and asked in an event loop."""
 
     def __init__(self, name: str, *, memory_bytes: int, most_waiting: int, niceness: int = 0) -> None:
-        """
-        Args:
-            memory_bytes: of one piece of work, beyond what the process has anyway.
-            most_waiting: pieces of work that may wait; past them `run` raises Overloaded.
-        """
+        """`memory_bytes`: of one piece of work, beyond what the process has anyway. `most_waiting`: pieces of work that
+        may wait; past them `run` raises Overloaded."""
         self._name = name
         self._memory_bytes = memory_bytes
         self._most_waiting = most_waiting

@@ -181,11 +181,8 @@ class RegistryClient:
         return wire.read_from(self._call(self._stub.KeepTeam, request), TeamState)
 
     def fail_round(self, lease: Lease, *, reason: str, failure: JsonMap | None = None) -> Round:
-        """Ends the round for good. Raises Conflict when the lease is no longer the caller's.
-
-        Args:
-            failure: what is known beside the reason: {"stage", "place", "events", "advice", "log"}.
-        """
+        """Ends the round for good. `failure`: what is known beside the reason: {"stage", "place", "events", "advice",
+        "log"}. Raises Conflict when the lease is no longer the caller's."""
         request = pb.FailRoundRequest(**_held(lease), reason=reason, failure_json=wire.json_text(failure or {}))
         return wire.round_from_wire(self._call(self._stub.FailRound, request))
 
@@ -235,24 +232,17 @@ class RegistryClient:
     # files
 
     def upload(self, directory: Path, files: Sequence[FileEntry], *, bases: Mapping[str, Path] | None = None) -> int:
-        """Sends the files the registry lacks, taking up interrupted uploads; returns the bytes sent. Raises
-        InvalidInput: a file is not there, or no longer has the digest of its entry.
-
-        Args:
-            bases: {digest: file that is here and in the registry}: a big file of which one of these has the size goes
-                as a patch where little of it differs, and whole where the registry cannot use the patch.
-        """
+        """Sends the files the registry lacks, taking up interrupted uploads; returns the bytes sent. `bases`: {digest:
+        file that is here and in the registry}: a big file of which one of these has the size goes as a patch where
+        little of it differs, and whole where the registry cannot use the patch. Raises InvalidInput: a file is not
+        there, or no longer has the digest of its entry."""
         request = pb.MissingFilesRequest(digests=sorted({file.digest for file in files}))
         missing = self._call(self._stub.MissingFiles, request).digests
         return self._files.upload(directory, files, missing, bases or {})
 
     def upload_ahead(self, directory: Path, files: Sequence[FileEntry], *, bases: Mapping[str, Path]) -> int:
         """Sends patches of big files while their digests, empty in `files`, are being taken: `upload` finds them there.
-        Returns the bytes sent; what the registry does not take is left to `upload`.
-
-        Args:
-            bases: as `upload` has it.
-        """
+        Returns the bytes sent; what the registry does not take is left to `upload`. `bases`: as `upload` has it."""
         return self._files.upload_ahead(directory, files, bases)
 
     def download(

@@ -58,13 +58,10 @@ class Door:
     def __init__(
         self, name: str, url: str, *, timeout_seconds: float, token: str | None = None, ca_file: str = ""
     ) -> None:
-        """`name` is the service's, for error messages; `url` is http://host:port or https://host:port. Raises
-        InvalidInput: the URL is of another kind, or the token cannot be read.
-
-        Args:
-            token: sent with each request; None: the token that credentials.py finds, "": none.
-            ca_file: PEM authorities that verify https://, as trust.py finds them.
-        """
+        """`name` is the service's, for error messages; `url` is http://host:port or https://host:port. `token`: sent
+        with each request; None: the token that credentials.py finds, "": none. `ca_file`: PEM authorities that verify
+        https://, as trust.py finds them. Raises InvalidInput: the URL is of another kind, or the token cannot be
+        read."""
         parts = urlsplit(url)
         try:
             port = parts.port

@@ -228,13 +228,9 @@ class Lifecycle(Doors):
         reason: str = "", dry_run: bool = False, wait_seconds: float = 600.0,
     ) -> Mapping[str, Any]:  # fmt: skip
         """No later version learns the events at these places, or those whose feature has the value, nor descends from a
-        version that has: {"examples", "learned_by", "head_version", "events_again", "seconds", "round_id", ...}. Raises
-        Conflict: a round is open, or all of it is forgotten already.
-
-        Args:
-            dry_run: only say what would be.
-            wait_seconds: for the trainer's answer, which reads the log.
-        """
+        version that has: {"examples", "learned_by", "head_version", "events_again", "seconds", "round_id", ...}.
+        `dry_run`: only say what would be. `wait_seconds`: for the trainer's answer, which reads the log. Raises
+        Conflict: a round is open, or all of it is forgotten already."""
         chosen = {"ranges": [asdict(part) for part in ranges]} if ranges else {"feature": feature, "value": value}
         body = {"by": self._by, "reason": reason, "dry_run": dry_run, **chosen}
         path = f"/v1/models/{segment(model)}:forget"
@@ -245,11 +241,8 @@ class Lifecycle(Doors):
     ) -> Mapping[str, Any]:
         """When the policy in force, and another section `triggers`, would have planned rounds over the log as it was:
         {"policies": [{"name", "versions", "trainer_seconds", "freshness_seconds", "fired", "plans", ...}], ...}.
-
-        Args:
-            since: epoch seconds; 0: from the log's start.
-            wait_seconds: for the trainer's answer, which reads the log.
-        """
+        `since`: epoch seconds; 0: from the log's start. `wait_seconds`: for the trainer's answer, which reads the
+        log."""
         body, path = {"triggers": triggers, "since": since}, f"/v1/models/{segment(model)}/triggers:replay"
         return self._trainer.post(path, body, repeatable=True, timeout_seconds=wait_seconds)
 

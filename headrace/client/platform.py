@@ -55,11 +55,8 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
     def of_platform(
         cls, data_dir: str | Path, *, timeout_seconds: float = 30.0, by: str = "", token: str | None = None
     ) -> "Client":
-        """The client of the local platform on that data directory. Raises NotFound: no platform runs there.
-
-        Args:
-            token: as for `Client`; where there is none, the operator's that the platform keeps, if any.
-        """
+        """The client of the local platform on that data directory. `token`: as for `Client`; where there is none, the
+        operator's that the platform keeps, if any. Raises NotFound: no platform runs there."""
         addresses = addresses_of(Path(data_dir))
         kept = token_file(Path(data_dir), "operator")
         if token is None and not (token := token_for(addresses.registry)) and kept.exists():
@@ -279,12 +276,9 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         return build(Model, self._put(path, body, repeatable=False).json())
 
     def rollback(self, model: str, *, reason: str = "", events: str = "") -> Model:
-        """Points production at the version that it named before. Raises Conflict: there is none.
-
-        Args:
-            events: what becomes of those that only rolled-back versions have learned: "learn": the next round
-                learns them again; "leave_out": no round does; "": as gate.on_reject has it.
-        """
+        """Points production at the version that it named before. `events`: what becomes of those that only rolled-back
+        versions have learned: "learn": the next round learns them again; "leave_out": no round does; "": as
+        gate.on_reject has it. Raises Conflict: there is none."""
         body = {"by": self._by, "reason": reason, "events": events}
         return build(Model, self._registry.post(f"/v1/models/{segment(model)}:rollback", body))
 

@@ -132,12 +132,9 @@ class ComposeLauncher:
         names: Collection[str] = (),
         on_change: Callable[[PlatformState], None] | None = None,
     ) -> PlatformState:
-        """Returns once every container that should run is healthy, or those of `names`. Raises Unavailable: the time is
-        over; says which container lacks what.
-
-        Args:
-            timeout_seconds: in which none of them has changed; what they compute is not seen from here.
-        """
+        """Returns once every container that should run is healthy, or those of `names`. `timeout_seconds`: in which
+        none of them has changed; what they compute is not seen from here. Raises Unavailable: the time is over; says
+        which container lacks what."""
 
         def waiting_of(state: ComposeState, processes: Sequence[ProcessState]) -> list[ProcessState]:
             waiting = [process for process in processes if process.phase != "stopped" and not _is_ready(process)]

@@ -43,13 +43,9 @@ class UploadState:
         return found
 
     def files(self, place: Place, source: str | None) -> "list[SourceFile]":
-        """What the place means, by name, each where reading it goes on. Raises InvalidInput: there is no such file, or
-        its name does not say what it is.
-
-        Args:
-            source: reads all of them; None: each by its name. A source that is no file format may understand by a
-                place something else than a file.
-        """
+        """What the place means, by name, each where reading it goes on. `source`: reads all of them; None: each by its
+        name. A source that is no file format may understand by a place something else than a file. Raises InvalidInput:
+        there is no such file, or its name does not say what it is."""
         from headrace.files.batches import SourceFile
         from headrace.files.class_folders import FORMATS as FOLDERS
         from headrace.files.event_files import FORMATS

@@ -122,12 +122,8 @@ class Launcher:
         names: Collection[str] = (),
         on_change: Callable[[PlatformState], None] | None = None,
     ) -> PlatformState:
-        """Returns once every process that should run is ready, or those of `names`. Raises Unavailable: the time is
-        over; says which process lacks what.
-
-        Args:
-            timeout_seconds: in which none of them has moved (patience.py).
-        """
+        """Returns once every process that should run is ready, or those of `names`. `timeout_seconds`: in which none of
+        them has moved (patience.py). Raises Unavailable: the time is over; says which process lacks what."""
         return wait_until_ready(
             self.state,
             lambda state, processes: [one for one in processes if one.phase not in ("ready", "stopped")],

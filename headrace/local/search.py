@@ -114,12 +114,9 @@ def search(
     seed: int = 0,
     on_trial: Callable[[Trial], None] = lambda trial: None,
 ) -> list[Trial]:
-    """All trials, in order; equal arguments and measurements give equal trials. Raises InvalidInput: Optuna is not
-    installed, a key is none of model.yaml's, or no trial succeeded.
-
-    Args:
-        measure: trains a definition; raises InvalidInput where it cannot.
-    """
+    """All trials, in order; equal arguments and measurements give equal trials. `measure`: trains a definition; raises
+    InvalidInput where it cannot. Raises InvalidInput: Optuna is not installed, a key is none of model.yaml's, or no
+    trial succeeded."""
     try:
         import optuna
     except ImportError as error:

@@ -52,11 +52,8 @@ class SchemaSource(Protocol):
 
 
 class Schemas:
-    """Thread-safe. Takes the names of streams and those of their late labels (`labels_name`).
-
-    Attributes:
-        on_news: a stream or a schema has come; called in the thread that has learned of it.
-    """
+    """Thread-safe. Takes the names of streams and those of their late labels (`labels_name`). `on_news`: a stream or a
+    schema has come; called in the thread that has learned of it."""
 
     def __init__(self, source: SchemaSource, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.on_news: Callable[[], None] = _nothing

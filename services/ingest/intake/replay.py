@@ -26,11 +26,8 @@ _NAMED_REFUSALS = 100
 
 @dataclass
 class ReplayReport:
-    """What became of the dead letters.
-
-    Attributes:
-        refused: of those refused again, the first hundred: (offset, index, reason).
-    """
+    """What became of the dead letters. `refused`: of those refused again, the first hundred: (offset, index,
+    reason)."""
 
     replayed: int = 0
     replayed_before: int = 0

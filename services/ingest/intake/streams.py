@@ -112,13 +112,9 @@ def open_stream(
     stream: Stream, log: EventLog, window: KeyWindow, settings: IngestSettings, executor: Executor,
     on_append: Callable[[], None],
 ) -> OpenStream:  # fmt: skip
-    """Makes the topics where they are missing and learns the newest requests; blocks while it reads the log. Raises
-    Unavailable: the log does not answer, or too many files are open for one stream more.
-
-    Args:
-        executor: in whose threads appends are made.
-        on_append: an append begins.
-    """
+    """Makes the topics where they are missing and learns the newest requests; blocks while it reads the log.
+    `executor`: in whose threads appends are made. `on_append`: an append begins. Raises Unavailable: the log does not
+    answer, or too many files are open for one stream more."""
     check_files(stream.name, open_files_limit())
     limits = WriterLimits(settings.chunk_bytes, settings.chunk_events, settings.linger_seconds)
 

@@ -141,12 +141,8 @@ def _to_the_master(connection: type[redis.Connection], url: RedisUrl) -> type[re
 
 
 class SharedKeys:
-    """Belongs to one event loop.
-
-    Args:
-        holder: this replica's name, the same after a restart and unique.
-        incarnation: this process's, a number that grows from start to start.
-    """
+    """Belongs to one event loop. `holder`: this replica's name, the same after a restart and unique. `incarnation`:
+    this process's, a number that grows from start to start."""
 
     def __init__(self, url: str, window: SharedWindow, *, holder: str, incarnation: int) -> None:
         """Does not connect. Raises InvalidInput when the URL is none of Redis."""

@@ -139,12 +139,8 @@ def _model_notes(change: str, before: Model | None, after: Model) -> list[str]:
 
 def takeover(connection: Connection, before: Model, files: Mapping[str, bytes]) -> tuple[str, ...]:
     """The weights that the next round keeps, moves, starts new and drops, a sentence each; none before the first
-    version. Raises Conflict: a layer would have to start anew that `restart.yaml` does not name.
-
-    Args:
-        before: the model as it was; the stream's schema is taken as it is by now.
-        files: the new definition, which is valid.
-    """
+    version. `before`: the model as it was; the stream's schema is taken as it is by now. `files`: the new definition,
+    which is valid. Raises Conflict: a layer would have to start anew that `restart.yaml` does not name."""
     if not before.newest_version:
         return ()
     number = before.head_version or before.newest_version

@@ -163,11 +163,8 @@ def end_done(transaction: Transaction, row: RoundRow, version: int) -> None:
 def end_failed(
     transaction: Transaction, row: RoundRow, reason: str, backoff: Backoff, *, failure: JsonMap | None = None
 ) -> None:
-    """The round will not be tried again; production stays, and the model backs off.
-
-    Args:
-        failure: facts beside the reason: stage, place, events, advice, log (its last lines).
-    """
+    """The round will not be tried again; production stays, and the model backs off. `failure`: facts beside the reason:
+    stage, place, events, advice, log (its last lines)."""
     stage = dict(json.loads(row.progress_json)).get("stage", "") or str(row.state)
     known: JsonMap = {
         "stage": stage,

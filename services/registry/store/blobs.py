@@ -69,11 +69,8 @@ class Blobs:
         shelf: Shelf | None = None,
         kept_free_bytes: int = 64 * 1024 * 1024,
     ) -> None:
-        """
-        Args:
-            takeover_seconds: an upload that was silent for this long gives way to another of the same file.
-            kept_free_bytes: no file is taken where the disk has less than this left.
-        """
+        """`takeover_seconds`: an upload that was silent for this long gives way to another of the same file.
+        `kept_free_bytes`: no file is taken where the disk has less than this left."""
         self._kept_free_bytes = kept_free_bytes
         self._shelf: Shelf = shelf or InFolder(directory)
         self._blobs = directory / "blobs"

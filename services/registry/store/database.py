@@ -37,12 +37,8 @@ Answer = TypeVar("Answer")
 
 @dataclass
 class Transaction:
-    """A writing transaction. Every function that changes the catalog takes it.
-
-    Attributes:
-        now: epoch seconds, read once, so that all its rows carry the same time.
-        revision: of the newest change recorded; 0 while there is none.
-    """
+    """A writing transaction. Every function that changes the catalog takes it. `now`: epoch seconds, read once, so that
+    all its rows carry the same time. `revision`: of the newest change recorded; 0 while there is none."""
 
     connection: Connection
     now: float

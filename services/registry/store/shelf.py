@@ -50,12 +50,8 @@ class Shelf(Protocol):
         """A URL from which others read the file; "" where the registry gives its bytes. Raises FileNotFoundError."""
 
     def put(self, digest: str, source: Path, *, made_of: tuple[str, bytes] | None = None) -> None:
-        """Moves a whole file here, durably.
-
-        Args:
-            made_of: (base, patch) of another file here. The file was not flushed, and the patch may
-                stand in its place.
-        """
+        """Moves a whole file here, durably. `made_of`: (base, patch) of another file here. The file was not flushed,
+        and the patch may stand in its place."""
 
     def note_of(self, digest: str) -> Path:
         """The note in the data folder, whose time of change is the file's last read; it may be missing."""

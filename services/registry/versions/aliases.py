@@ -76,13 +76,9 @@ def set_alias(transaction: Transaction, model: str, alias: str, version: int, *,
 
 
 def rollback(transaction: Transaction, model: str, *, by: str, reason: str, events: str = "") -> Model:
-    """Moves production back to the version it named before (see the module's text). Raises Conflict: there is no
-    version to go back to; NotFound, InvalidInput.
-
-    Args:
-        events: LEARN or LEAVE_OUT: the fate of events that only rolled-back versions have learned; "": as
-            gate.on_reject of the definition has it.
-    """
+    """Moves production back to the version it named before (see the module's text). `events`: LEARN or LEAVE_OUT: the
+    fate of events that only rolled-back versions have learned; "": as gate.on_reject of the definition has it. Raises
+    Conflict: there is no version to go back to; NotFound, InvalidInput."""
     check_events(events)
     before = models.get_model(transaction.connection, model)
     refuse_pinned(before)

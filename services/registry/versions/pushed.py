@@ -43,12 +43,8 @@ _FOLDER = "saved_model/"
 
 @dataclass(frozen=True)
 class Measured:
-    """By a trainer, on the slice that the model's last round held out.
-
-    Attributes:
-        against: the version that `metrics` and `evaluation` call the parent; both as a draft has them.
-        gate: the definition's, by which that trainer measured.
-    """
+    """By a trainer, on the slice that the model's last round held out. `against`: the version that `metrics` and
+    `evaluation` call the parent; both as a draft has them. `gate`: the definition's, by which that trainer measured."""
 
     against: int
     gate: Gate

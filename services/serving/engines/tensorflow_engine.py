@@ -67,12 +67,9 @@ class TensorFlowEngine:
         self._filtering = threading.Lock()
 
     def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
-        """Runs a signature. Raises RequestFailed: TensorFlow refused; it has TensorFlow's code and words.
-
-        Args:
-            inputs: exactly the signature's inputs, with its dtypes (strings: object arrays of bytes).
-            output_filter: names of outputs; empty means all.
-        """
+        """Runs a signature. `inputs`: exactly the signature's inputs, with its dtypes (strings: object arrays of
+        bytes). `output_filter`: names of outputs; empty means all. Raises RequestFailed: TensorFlow refused; it has
+        TensorFlow's code and words."""
         call = self._callable(signature, output_filter)
         try:
             return call(inputs)
@@ -91,11 +88,8 @@ class TensorFlowEngine:
 
     def take(self, directory: Path, pace: Pace | None = None) -> None:
         """Takes the variables of a SavedModel of the same program. Nobody may call it meanwhile; when this fails, its
-        values are nobody's. Raises RequestFailed: they cannot be read, are damaged, or do not fit the graph.
-
-        Args:
-            pace: reads them piece by piece, beside versions that answer; None: as fast as TensorFlow does.
-        """
+        values are nobody's. `pace`: reads them piece by piece, beside versions that answer; None: as fast as TensorFlow
+        does. Raises RequestFailed: they cannot be read, are damaged, or do not fit the graph."""
         with _failures(directory):
             self._program.check(directory)
             values = self._reader.read(directory, pace) if pace and self._reader else None

@@ -29,12 +29,8 @@ class BlockingRedis:
     """A connection. Not thread-safe. After Unavailable it is closed; the next command opens it again."""
 
     def __init__(self, url: str, *, key: bytes = b"", timeout_seconds: float = 5.0) -> None:
-        """Does not connect. Raises InvalidInput: the URL is of another kind.
-
-        Args:
-            url: of the form in common/redis_url.py.
-            key: in a cluster, whose master is connected to; all keys of all commands have its hash tag.
-        """
+        """Does not connect. `url`: of the form in common/redis_url.py. `key`: in a cluster, whose master is connected
+        to; all keys of all commands have its hash tag. Raises InvalidInput: the URL is of another kind."""
         self._url = RedisUrl.parse(url)
         self._key = key
         self._shown = f"Redis at {self._url.shown}"
@@ -76,12 +72,9 @@ class BlockingRedis:
             raise Unavailable(f"{self._shown} refused {command[0]!s}: {error}") from error
 
     def exchange(self, commands: Sequence[Sequence[Argument]], *, timeout_seconds: float | None = None) -> list[object]:
-        """Sends the commands in a single write; returns their answers in order, refusals as RedisRefused values. Raises
-        Unavailable: no connection, or it broke; nobody knows then which commands were done.
-
-        Args:
-            timeout_seconds: how long all the answers may take.
-        """
+        """Sends the commands in a single write; returns their answers in order, refusals as RedisRefused values.
+        `timeout_seconds`: how long all the answers may take. Raises Unavailable: no connection, or it broke; nobody
+        knows then which commands were done."""
         if self._socket is None:
             self.connect()
         assert self._socket is not None

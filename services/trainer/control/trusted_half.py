@@ -54,12 +54,8 @@ OpenRegistry = Callable[[str], RegistryClient]
 
 @dataclass(frozen=True)
 class Means:
-    """The trainer's means for the trusted halves of all rounds.
-
-    Attributes:
-        definition_of: by its digest.
-        signer: of every version; None where none is signed.
-    """
+    """The trainer's means for the trusted halves of all rounds. `definition_of`: by its digest. `signer`: of every
+    version; None where none is signed."""
 
     settings: TrainerSettings
     definition_of: Callable[[str], Definition]
@@ -67,11 +63,8 @@ class Means:
 
 
 class TrustedHalves:
-    """Makes a trusted half for each assignment.
-
-    Args:
-        open_registry: a client whose calls wait for a registry that restarts.
-    """
+    """Makes a trusted half for each assignment. `open_registry`: a client whose calls wait for a registry that
+    restarts."""
 
     def __init__(self, open_registry: OpenRegistry, signer: VersionSigner | None, settings: TrainerSettings) -> None:
         self._open_registry = open_registry

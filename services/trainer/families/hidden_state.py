@@ -199,11 +199,8 @@ def _fault_of(node: Any, *, is_answer: bool) -> str:
 
 def _is_used(operation: tf.Operation, ends: set[tf.Operation], drawn_from: set[str]) -> bool:
     """Whether it changes something, or what changes something or is returned depends on it. A seed that goes on changes
-    nothing: of that one, whether the numbers are used.
-
-    Args:
-        drawn_from: the names of the tensors that lead to the seeds.
-    """
+    nothing: of that one, whether the numbers are used. `drawn_from`: the names of the tensors that lead to the
+    seeds."""
     waiting, seen = [operation], {operation}
     if _goes_on(operation, drawn_from):
         reads = [read for read in operation.inputs[0].consumers() if read.type == "ReadVariableOp"]

@@ -61,11 +61,8 @@ class _Partition:
 
 
 class Backlog:
-    """Of a model. Not thread-safe.
-
-    Args:
-        max_waiting_records: over all partitions; past it, scanning stops until rounds have made room.
-    """
+    """Of a model. Not thread-safe. `max_waiting_records`: over all partitions; past it, scanning stops until rounds
+    have made room."""
 
     def __init__(self, *, max_waiting_records: int = MAX_WAITING_RECORDS) -> None:
         self._max_waiting_records = max_waiting_records

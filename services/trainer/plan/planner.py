@@ -46,11 +46,8 @@ _NO_MODEL_SECONDS, _AWAY_SECONDS = 30.0, 1.0
 
 
 class Planner:
-    """`run` is the loop, `plan_now` and `status` may be called from any thread.
-
-    Args:
-        on_planned: called for each round planned here, so that it is leased at once.
-    """
+    """`run` is the loop, `plan_now` and `status` may be called from any thread. `on_planned`: called for each round
+    planned here, so that it is leased at once."""
 
     def __init__(
         self,

@@ -149,11 +149,8 @@ class _Described:
 
 
 class _OwnExport(ExternalModel):
-    """Answers serialized Examples, as a replica does.
-
-    Args:
-        transform: of the definition's features: says which events they refuse.
-    """
+    """Answers serialized Examples, as a replica does. `transform`: of the definition's features: says which events they
+    refuse."""
 
     least = float(np.finfo(np.float32).tiny)
 

@@ -22,8 +22,11 @@ MAX_MESSAGE_CHARACTERS = 4_000
 
 
 class HeadraceError(Exception):
-    """Base of the six; never raised itself. A message that quotes too much of what it was sent is cut. `http`, `grpc`,
-    `exit`: status over HTTP, name of grpc.StatusCode, exit status of the command line."""
+    """Base of the six; never raised itself. A message that quotes too much of what it was sent is cut.
+
+    Attributes:
+        http, grpc, exit: status over HTTP, name of grpc.StatusCode, exit status of the command line.
+    """
 
     http: ClassVar[int] = 500
     grpc: ClassVar[str] = "UNKNOWN"

@@ -14,8 +14,11 @@ class ModeKeys:
 @dataclass(frozen=True)
 class RunConfig:
     """What a function that takes `config` learns of its round; the names of TensorFlow's estimators.
-    `save_checkpoints_steps`: training.save_every_steps; None where resume points go by time alone. `train_batch_size`:
-    in examples."""
+
+    Attributes:
+        save_checkpoints_steps: training.save_every_steps; None where resume points go by time alone.
+        train_batch_size: in examples.
+    """
 
     save_checkpoints_steps: int | None
     train_batch_size: int

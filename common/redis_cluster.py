@@ -33,7 +33,11 @@ class _Cluster(RedisCluster):
 
 def cluster_of(url: RedisUrl, *, timeout_seconds: float, connections: int) -> RedisCluster:
     """Follows slots that move. A command whose connection broke is sent once more, done or not: each must bear it.
-    `timeout_seconds`: of each connection and answer. `connections`: at most, to each node; past it a command fails."""
+
+    Args:
+        timeout_seconds: of each connection and answer.
+        connections: at most, to each node; past it a command fails.
+    """
     tls: dict[str, Any] = {name: path for name, path in url.options.items() if name.startswith("ssl_")}
     return _Cluster(
         startup_nodes=[ClusterNode(host, port) for host, port in url.places()],

@@ -44,7 +44,11 @@ _COPY_BYTES = 1 << 20
 @dataclass(frozen=True)
 class Place:
     """A file or folder of a storage. Calls raise NotFound, Conflict or InvalidInput, and Unavailable for the rest.
-    `scheme`: one of SCHEMES. `path`: with / between names; of a local place absolute, elsewhere without the scheme."""
+
+    Attributes:
+        scheme: one of SCHEMES.
+        path: with / between names; of a local place absolute, elsewhere without the scheme.
+    """
 
     scheme: str
     path: str

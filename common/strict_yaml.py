@@ -55,8 +55,14 @@ _StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENTS, [*"-+
 
 
 def read_yaml(content: bytes, place: str) -> object:
-    """The one document. `place`: the file's name, for the sentence of an error. Raises InvalidInput: it is no YAML, or
-    more than any definition is; says where."""
+    """The one document.
+
+    Args:
+        place: the file's name, for the sentence of an error.
+
+    Raises:
+        InvalidInput: it is no YAML, or more than any definition is; says where.
+    """
     if len(content) > MAX_BYTES:
         raise InvalidInput(f"{place} has {len(content)} bytes, expected at most {MAX_BYTES}")
     try:

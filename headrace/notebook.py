@@ -146,13 +146,15 @@ def run(
     files: Mapping[str, str | bytes] | None = None,
     limit_seconds: float = 3600.0,
 ) -> Run:
-    """Trains one version on the rows of a DataFrame, without a platform: the round that a platform would run. Raises
-    InvalidInput: the schema, the definition or rows do not fit, or the round fails; the sentence says why.
+    """Trains one version on the rows of a DataFrame, without a platform: the round that a platform would run.
 
     Args:
         schema: what stream.yaml says, with `stream`, `features` and `labels`.
         definition: what model.yaml says.
         files: further files of the definition by path: a module as text, weights or words as bytes.
+
+    Raises:
+        InvalidInput: the schema, the definition or rows do not fit, or the round fails; the sentence says why.
     """
     stream = {key: value for key, value in schema.items() if key != "stream"}
     contents = {"model.yaml": yaml.safe_dump(dict(definition), sort_keys=False).encode()}

@@ -53,12 +53,13 @@ class Access:
         look_seconds: float = LOOK_SECONDS,
         reported_look_seconds: float = _REPORTED_LOOK_SECONDS,
     ) -> None:
-        """Raises InvalidInput: the file cannot be read, or is not as access_file.py says.
-
-        Args:
+        """Args:
             remark: what /readyz and the pages say of this service's doors.
             look_seconds: a request sees a change of the file that is older than this.
             reported_look_seconds: the same where changes are reported, and the kernel fails to.
+
+        Raises:
+            InvalidInput: the file cannot be read, or is not as access_file.py says.
         """
         self.path = path
         self._where = os.fspath(path or "")

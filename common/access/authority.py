@@ -42,8 +42,15 @@ class Authority:
 
     def issue(self, name: str, *, hosts: Iterable[str], days: float) -> Path:
         """Writes a certificate with the subject CN=<name>, for servers and clients, and its key where there is none;
-        returns their folder. `hosts`: names and addresses at which it answers. `days`: until it ends. Raises
-        InvalidInput: it is no name of a principal, or its key cannot be used."""
+        returns their folder.
+
+        Args:
+            hosts: names and addresses at which it answers.
+            days: until it ends.
+
+        Raises:
+            InvalidInput: it is no name of a principal, or its key cannot be used.
+        """
         folder = self.directory / check_name(name)
         folder.mkdir(mode=0o700, exist_ok=True)
         key = _key_at(folder / KEY)

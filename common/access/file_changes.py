@@ -19,10 +19,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def when_changed(path: Path, report: Callable[[bool], None]) -> None:
-    """Calls `report` now, and in a separate thread soon after each change of the file, and of the names in its folder,
-    for as long as the process lives. Never where there are too many watches. `report`: is given whether the kernel
-    reports all changes: on a file system of this machine, of a path without links. The exception is a folder further up
-    that another takes the place of."""
+    """Calls `report` now, and in a separate thread soon after each change of the file, and of the names in its
+    folder, for as long as the process lives. Never where there are too many watches.
+
+    Args:
+        report: is given whether the kernel reports all changes: on a file system of this machine, of a path without
+            links. The exception is a folder further up that another takes the place of.
+    """
     descriptor = _libc.inotify_init1(os.O_CLOEXEC)
     if descriptor < 0 or not _watch(descriptor, path.parent, _OF_FOLDER):
         reason = os.strerror(ctypes.get_errno())

@@ -185,7 +185,12 @@ class Oidc:
             raise Unavailable(f"{self.config.issuer} names no {name}: {error}") from error
 
     def principal_of(self, token: str, *, nonce: str = "") -> Principal:
-        """`nonce`: of a login, whose token is for the dashboard and has it. Raises Unauthenticated."""
+        """Args:
+            nonce: of a login, whose token is for the dashboard and has it.
+
+        Raises:
+            Unauthenticated.
+        """
         import jwt
 
         config = self.config

@@ -33,8 +33,14 @@ class Shares:
         self._taken = 0
 
     def take(self, principal: str, *, taken: int | None = None) -> None:
-        """One more for the principal, until `give`. `taken`: by everybody, where there is more than principals hold.
-        Raises Overloaded: it has its share."""
+        """One more for the principal, until `give`.
+
+        Args:
+            taken: by everybody, where there is more than principals hold.
+
+        Raises:
+            Overloaded: it has its share.
+        """
         with self._lock:
             held = self._held.get(principal, 0)
             room = self._limit - (self._taken if taken is None else taken)

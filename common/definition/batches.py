@@ -25,7 +25,10 @@ _MOST_BUCKETS = 64
 @dataclass(frozen=True)
 class Balance:
     """Rows of a head's rarer classes are taken again until each class of a block has as many as the most frequent.
-    `at_most`: how often a row is taken in a pass."""
+
+    Attributes:
+        at_most: how often a row is taken in a pass.
+    """
 
     head: str
     at_most: int = 10

@@ -34,9 +34,12 @@ _OF_THE_STREAM = ("holdout_fraction", "window_examples", "split_by", "keep_equal
 
 @dataclass(frozen=True)
 class SliceBy:
-    """The held-out examples cut by what a few features say. `boundaries`: rising; of a number, which is then cut
-    between them. Each boundary begins the part above it. `most`: the count of frequent values with separate metrics;
-    all other values share theirs."""
+    """The held-out examples cut by what a few features say.
+
+    Attributes:
+        boundaries: rising; of a number, which is then cut between them. Each boundary begins the part above it.
+        most: the count of frequent values with separate metrics; all other values share theirs.
+    """
 
     by: tuple[str, ...]
     boundaries: tuple[float, ...] = ()

@@ -27,8 +27,11 @@ from common.suggestions import did_you_mean
 
 
 def check_against_schema(specs: Mapping[str, FeatureSpec], schema: Schema, *, sequences: Collection[str] = ()) -> None:
-    """`sequences`: features whose values are steps of a list. Raises InvalidInput when a raw feature is missing from
-    the schema or has a dtype or shape that does not fit."""
+    """Raises InvalidInput when a raw feature is missing from the schema or has a dtype or shape that does not fit.
+
+    Args:
+        sequences: features whose values are steps of a list.
+    """
     raw = {feature.name: feature for feature in schema.features}
     for spec in specs.values():
         if isinstance(spec, Crossed):

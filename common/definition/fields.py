@@ -17,8 +17,11 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class KeyRead:
-    """A key that a reader looked up: its section, its expected value in words, its default. `expected`: empty where the
-    reader took the value as it stands, or only looked whether it is there."""
+    """A key that a reader looked up: its section, its expected value in words, its default.
+
+    Attributes:
+        expected: empty where the reader took the value as it stands, or only looked whether it is there.
+    """
 
     where: str
     key: str

@@ -104,8 +104,12 @@ _RULE_KEYS = ("metric", "direction", "max_regression", "min_value", "max_value",
 
 @dataclass(frozen=True)
 class Measurable:
-    """What the rules of a definition may name. `heads`: their names to their tasks. `own_metrics`: the model measures
-    something itself, so any other name will do too."""
+    """What the rules of a definition may name.
+
+    Attributes:
+        heads: their names to their tasks.
+        own_metrics: the model measures something itself, so any other name will do too.
+    """
 
     heads: Mapping[str, str]
     evaluation: Evaluation
@@ -125,8 +129,14 @@ class Measurable:
         return tuple(name for name in names_for(task) if direction_of(name))
 
     def found(self, name: str, *, place: str = "gate") -> tuple[str, Metric] | None:
-        """Head and metric; None for a metric that only the module can measure. `place`: which section names it. Raises
-        InvalidInput: there is none of that name."""
+        """Head and metric; None for a metric that only the module can measure.
+
+        Args:
+            place: which section names it.
+
+        Raises:
+            InvalidInput: there is none of that name.
+        """
         head, slash, rest = name.rpartition("/")
         if slash and head not in self.heads:
             raise InvalidInput(

@@ -81,8 +81,11 @@ class VariableMeaning:
 
 
 def variables_of(definition: Definition, schema: Schema, learned: Learned | None = None) -> dict[str, VariableMeaning]:
-    """By path, for an estimator's variables (families/estimators/network.py makes them); empty for a module. `learned`:
-    None where it is not known: learned words and fitted boundaries go by number then."""
+    """By path, for an estimator's variables (families/estimators/network.py makes them); empty for a module.
+
+    Args:
+        learned: None where it is not known: learned words and fitted boundaries go by number then.
+    """
     parameters = definition.estimator_parameters
     if parameters is None:
         return {}
@@ -255,7 +258,10 @@ def move(
     fresh: NDArray[Any], stored: NDArray[Any], old: VariableMeaning, new: VariableMeaning, *, is_slot: bool
 ) -> NDArray[Any]:
     """The stored rows at their new places; what has no row in `stored` is as in `fresh`, or zero (see is_kernel).
-    `is_slot`: an optimizer's slot of the variable: it starts as the optimizer starts it."""
+
+    Args:
+        is_slot: an optimizer's slot of the variable: it starts as the optimizer starts it.
+    """
     places = [carried(*axes) for axes in zip(old.axes, new.axes, strict=True)]
     kept = [np.flatnonzero(place >= 0) for place in places]
     moved = fresh.copy()

@@ -15,8 +15,11 @@ LATE = ("leave_out", "train")
 @dataclass(frozen=True)
 class JoinedLabels:
     """An event is in no round before the stream's wait for its labels is over, and is learned with those in time.
-    `trains_late`: whether an event whose label came later, up to twice the wait, is learned with it by a later round.
-    `late_weight`: by which the weight of such an event is multiplied."""
+
+    Attributes:
+        trains_late: whether an event whose label came later, up to twice the wait, is learned with it by a later round.
+        late_weight: by which the weight of such an event is multiplied.
+    """
 
     trains_late: bool = False
     late_weight: float = 1.0

@@ -82,8 +82,13 @@ RELU, GLOROT_UNIFORM = Named("relu"), Named("glorot_uniform")
 
 def read_options(fields: Fields, named: KerasName, *, without: Collection[str] = ()) -> dict[str, Value]:
     """Takes the options out of `fields` that are given; null is Keras's default. The caller says `fields.finish()`.
-    `without`: options that are not for the definition to say here. Raises InvalidInput: an option has another type, or
-    a required option is missing."""
+
+    Args:
+        without: options that are not for the definition to say here.
+
+    Raises:
+        InvalidInput: an option has another type, or a required option is missing.
+    """
     given: dict[str, Value] = {}
     for key, option in named.options.items():
         if key in without:
@@ -98,8 +103,11 @@ def read_options(fields: Fields, named: KerasName, *, without: Collection[str] =
 def read_named(
     fields: Fields, key: str, kind: Mapping[str, KerasName], default: Named, *, without: Collection[str] = ()
 ) -> Named:
-    """A name, or a mapping of `name` and options: `activation: relu`, `activation: {name: elu, alpha: 0.5}`. `without`:
-    names of the kind that do not fit here."""
+    """A name, or a mapping of `name` and options: `activation: relu`, `activation: {name: elu, alpha: 0.5}`.
+
+    Args:
+        without: names of the kind that do not fit here.
+    """
     names = tuple(name for name in kind if name not in without)
     if not isinstance(fields.peek(key), Mapping):
         name = fields.choice(key, names, default.name)

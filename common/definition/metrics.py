@@ -21,8 +21,12 @@ MAX_METRICS = 64
 
 @dataclass(frozen=True)
 class Option:
-    """The one number that a metric takes. `default`: None where the option must be given. `low`, `high`: inclusive
-    bounds."""
+    """The one number that a metric takes.
+
+    Attributes:
+        default: None where the option must be given.
+        low, high: inclusive bounds.
+    """
 
     key: str
     default: float | None = None
@@ -141,8 +145,11 @@ DEFAULTS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Metric:
-    """A measured metric: of KINDS, with its option where the definition gives it. `name`: under which it is stored: the
-    kind's, or kind@value."""
+    """A measured metric: of KINDS, with its option where the definition gives it.
+
+    Attributes:
+        name: under which it is stored: the kind's, or kind@value.
+    """
 
     kind: str
     value: float | int | None = None
@@ -238,9 +245,15 @@ def _number(text: str) -> object:
 
 
 def read_metrics(entries: object, heads: Mapping[str, str], *, place: str) -> dict[str, tuple[Metric, ...]]:
-    """What is measured of each head; a name without `head/` is meant for every head whose task has it. `entries`: the
-    list that the definition gives; None for the defaults. `heads`: their names to their tasks. Raises InvalidInput: an
-    entry is no metric, or no head's; there is one twice, or too many."""
+    """What is measured of each head; a name without `head/` is meant for every head whose task has it.
+
+    Args:
+        entries: the list that the definition gives; None for the defaults.
+        heads: their names to their tasks.
+
+    Raises:
+        InvalidInput: an entry is no metric, or no head's; there is one twice, or too many.
+    """
     if entries is None:
         return {head: tuple(Metric(name) for name in DEFAULTS[task]) for head, task in heads.items()}
     if not isinstance(entries, list | tuple) or not entries:
@@ -272,8 +285,15 @@ def _for_heads(entry: object, heads: Mapping[str, str], place: str) -> Iterable[
 
 
 def check_head(head: str, metrics: Sequence[Metric], *, levels: Sequence[float], class_count: int) -> None:
-    """That the quantiles and classes that metrics name are the head's. `levels`: of a quantiles head. `class_count`: 0
-    where it is not known from the definition. Raises InvalidInput: which metric, and what there is."""
+    """That the quantiles and classes that metrics name are the head's.
+
+    Args:
+        levels: of a quantiles head.
+        class_count: 0 where it is not known from the definition.
+
+    Raises:
+        InvalidInput: which metric, and what there is.
+    """
     for metric in metrics:
         option = KINDS[metric.kind].option
         if option is _QUANTILE and metric.value not in levels:

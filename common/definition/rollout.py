@@ -250,9 +250,12 @@ def labels_by(live: Live | None, schema: Schema) -> LateLabels | None:
 def check_watched(
     live: Live | None, judges: Mapping[str, Judge | None], heads: Sequence[Head], schema: Schema, *, place: str
 ) -> None:
-    """`judges`: of live losses, by section; None: the section watches answers without judging losses. Raises
-    InvalidInput where live quality cannot be known: labels have no key, or the first head has no number that a metric
-    measures."""
+    """Raises InvalidInput where live quality cannot be known: labels have no key, or the first head has no number that
+    a metric measures.
+
+    Args:
+        judges: of live losses, by section; None: the section watches answers without judging losses.
+    """
     if live is None and not judges:
         return
     section = next(iter(judges), "live")

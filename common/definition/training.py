@@ -150,7 +150,12 @@ def is_meant(path: str, pattern: str) -> bool:
 
 
 def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training:
-    """`frozen`: more patterns, which another section names. Raises InvalidInput: which key, what was expected."""
+    """Args:
+        frozen: more patterns, which another section names.
+
+    Raises:
+        InvalidInput: which key, what was expected.
+    """
     fields = Fields("training", section)
     buckets = read_bucketing(fields.take("bucket_by_sequence_length", None))
     if buckets and fields.has("batch_size"):

@@ -68,9 +68,15 @@ def dead_letter(
 
 
 def append_letters(log: EventLog, stream: str, letters: Iterable[DeadLetter], *, written_by: str) -> int:
-    """Appends the letters as records, and returns how many there were; nothing to append, nothing done. `written_by`:
-    names this writing, such as a round id. Chunk ids follow from it, so that a second writing after a crash differs
-    from a first. Raises Unavailable: some of the records may be in the log."""
+    """Appends the letters as records, and returns how many there were; nothing to append, nothing done.
+
+    Args:
+        written_by: names this writing, such as a round id. Chunk ids follow from it, so that a second writing after a
+            crash differs from a first.
+
+    Raises:
+        Unavailable: some of the records may be in the log.
+    """
     topic, count = deadletter_topic(stream), 0
     for number, part in enumerate(_by_record(letters)):
         if not number:

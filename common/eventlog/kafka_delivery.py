@@ -41,13 +41,15 @@ def wait_delivered(
     stuck_seconds: float = STUCK_SECONDS,
     look_seconds: float = _LOOK_SECONDS,
 ) -> Any:
-    """The record's metadata, once Kafka has it. Raises KafkaTimeoutError: the deadline passed. StuckProducer: Kafka has
-    answered for this long without a break, and the record is still not delivered. Any other KafkaError, as the delivery
-    ended.
+    """The record's metadata, once Kafka has it.
 
     Args:
         deadline: of the monotonic clock.
         answers: whether Kafka answers a separate request now; may wait for about a second.
+
+    Raises:
+        KafkaTimeoutError: the deadline passed. StuckProducer: Kafka has answered for this long without a break, and the
+        record is still not delivered. Any other KafkaError, as the delivery ended.
     """
     answering_since: float | None = None
     while True:

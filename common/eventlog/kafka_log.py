@@ -108,8 +108,11 @@ class KafkaLog:
             raise
 
     def append_keyed(self, topic: str, messages: Sequence[tuple[bytes, bytes]]) -> None:
-        """Appends (key, value) pairs to a foreign topic, by its keys' partitions; returns when they are there. Raises
-        NotFound: there is no such topic. Unavailable: some, all or none of them may be there."""
+        """Appends (key, value) pairs to a foreign topic, by its keys' partitions; returns when they are there.
+
+        Raises:
+            NotFound: there is no such topic. Unavailable: some, all or none of them may be there.
+        """
         self.partition_count(topic)
         producer = self._clients.producer()
         deadline = time.monotonic() + _APPEND_TIMEOUT_SECONDS

@@ -19,8 +19,12 @@ def open_event_log(url: str) -> EventLog:
 
     After the folder, `?segment_bytes=N&retention_bytes=N&retention_seconds=N` (see SegmentSettings); every process that
     appends should name the same. A Kafka topic's limits are Kafka's configuration; what stands after its servers is in
-    kafka_security.py. Raises InvalidInput: the URL is none of the two; Unavailable: the folder cannot be made or
-    written. Kafka is first called when it is first used."""
+    kafka_security.py.
+
+    Raises:
+        InvalidInput: the URL is none of the two.
+        Unavailable: the folder cannot be made or written. (Kafka is first called when it is first used.)
+    """
     scheme, _, rest = url.partition(":")
     if scheme == "segments":
         return _open_segments(url, rest)

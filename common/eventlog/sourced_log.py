@@ -136,9 +136,14 @@ class SourcedLog:
 
 
 def open_topic(schema: Schema, source: TopicSource, url: str) -> EventLog:
-    """Reads the source's topic; a record that is no event has its reason as `fault`, and its bytes as they came. `url`:
-    of the platform's event log, whose Kafka and credentials are meant where the source names no servers. Raises
-    InvalidInput: no Kafka is named, or the records' schema cannot be used."""
+    """Reads the source's topic; a record that is no event has its reason as `fault`, and its bytes as they came.
+
+    Args:
+        url: of the platform's event log, whose Kafka and credentials are meant where the source names no servers.
+
+    Raises:
+        InvalidInput: no Kafka is named, or the records' schema cannot be used.
+    """
     from common.eventlog.kafka_log import KafkaLog, KafkaMessage
     from common.eventlog.topic_records import RecordMapper
 

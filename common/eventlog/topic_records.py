@@ -48,8 +48,12 @@ class RecordMapper:
         self._decode = _DECODERS[source.format](source) if source.format != "example" else None
 
     def example(self, value: bytes | None) -> bytes:
-        """The record's event as a serialized Example with every feature of the schema. Raises InvalidInput: it is no
-        such event; says what was found and what was expected; Unavailable: the schema registry does not answer."""
+        """The record's event as a serialized Example with every feature of the schema.
+
+        Raises:
+            InvalidInput: it is no such event; says what was found and what was expected.
+            Unavailable: the schema registry does not answer.
+        """
         if value is None:
             raise InvalidInput("the record has no value")
         if self._decode is None:

@@ -328,7 +328,10 @@ class ExampleCodec:
 
     def _uneven(self, values: Mapping[str, Any]) -> list[str]:
         """Faults of lists of lists whose rows do not hold all values, and of weights that are not one for each.
-        `values`: of an event whose features are right by themselves; without those that are absent."""
+
+        Args:
+            values: of an event whose features are right by themselves; without those that are absent.
+        """
         faults = []
         for name, ids in self._weights:
             count, expected = len(values.get(name, ())), len(values.get(ids, ()))

@@ -19,8 +19,12 @@ def name_of_alias(features: Iterable[Feature]) -> dict[str, str]:
 def under_names(values: Mapping[str, Any], name_of: NameOf) -> Mapping[str, Any]:
     """The values under their features' names; the mapping itself where none has an alias.
 
-    An alias with points is found in objects, too: `user.id` in {"user": {"id": 1}}. Raises ValueError: a value is there
-    under two names; a sentence; InvalidInput: objects are nested too deeply, or hold a value twice."""
+    An alias with points is found in objects, too: `user.id` in {"user": {"id": 1}}.
+
+    Raises:
+        ValueError: a value is there under two names; a sentence.
+        InvalidInput: objects are nested too deeply, or hold a value twice.
+    """
     outermost = {alias.partition(".")[0] for alias in name_of if "." in alias}
     if any(isinstance(values.get(name), Mapping) for name in outermost):
         values = flattened(values, values.keys() - outermost)

@@ -44,8 +44,11 @@ class Aside:
     """One such process and the thread that hands it work; made and asked in an event loop."""
 
     def __init__(self, name: str, *, memory_bytes: int, most_waiting: int, niceness: int = 0) -> None:
-        """`memory_bytes`: of one piece of work, beyond what the process has anyway. `most_waiting`: pieces of work that
-        may wait; past them `run` raises Overloaded."""
+        """
+        Args:
+            memory_bytes: of one piece of work, beyond what the process has anyway.
+            most_waiting: pieces of work that may wait; past them `run` raises Overloaded.
+        """
         self._name = name
         self._memory_bytes = memory_bytes
         self._most_waiting = most_waiting
@@ -57,8 +60,13 @@ class Aside:
         self._socket: socket.socket | None = None
 
     async def run(self, call: Call, message: bytes, *, timeout_seconds: float) -> tuple[Any, bytes]:
-        """What `call(message)` returns, or raises. Raises Overloaded: too much waits already; Unavailable: it was not
-        done in time; InvalidInput: it takes more memory than it may."""
+        """What `call(message)` returns, or raises.
+
+        Raises:
+            Overloaded: too much waits already.
+            Unavailable: it was not done in time.
+            InvalidInput: it takes more memory than it may.
+        """
         done: Future[tuple[Any, bytes]] = Future()
         with self._has_work:
             if len(self._waiting) >= self._most_waiting:

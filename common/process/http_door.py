@@ -259,9 +259,12 @@ class Door:
             self.hosts.add(value)
 
     def check_page(self, origin: bytes, site: bytes, host: bytes) -> None:
-        """`origin`: what Origin says, `null` included; empty without it. `site`: what Sec-Fetch-Site says of the page,
-        where a browser says so; a name in `allowed_hosts` outweighs it. Raises RefusedByDoor for a page that is not
-        this door's own."""
+        """Raises RefusedByDoor for a page that is not this door's own.
+
+        Args:
+            origin: what Origin says, `null` included; empty without it.
+            site: what Sec-Fetch-Site says of the page, where a browser says so; a name in `allowed_hosts` outweighs it.
+        """
         scheme, _, rest = origin.partition(b"://")
         is_own = not origin or (scheme in (b"http", b"https") and rest == host)
         if self.bounds.any_origin or (is_own and site not in _FOREIGN_SITES):

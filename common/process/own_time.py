@@ -22,8 +22,12 @@ _WANTING = frozenset("RDTt")
 
 @dataclass(frozen=True)
 class Usage:
-    """Of a process and its descendants. `cpu_seconds`: so far, with those of children that have ended and were waited
-    for. `wants`: a thread is runnable, waits for the disk, or is stopped."""
+    """Of a process and its descendants.
+
+    Attributes:
+        cpu_seconds: so far, with those of children that have ended and were waited for.
+        wants: a thread is runnable, waits for the disk, or is stopped.
+    """
 
     cpu_seconds: float
     wants: bool

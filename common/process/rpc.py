@@ -347,8 +347,7 @@ def start_server(
     shares_of: Callable[[int], Shares] | None = None,
     tls: Tls | None = None,
 ) -> tuple[grpc.Server, int]:
-    """Starts a server with health and reflection; returns it and the port it listens on. Raises Unavailable: the
-    address cannot be bound.
+    """Starts a server with health and reflection; returns it and the port it listens on.
 
     Args:
         address: "host:port"; port 0 takes a free port.
@@ -357,6 +356,9 @@ def start_server(
         guard: who may make which call.
         shares_of: a principal's share of this many calls at once; None: all of them.
         tls: None: plain text.
+
+    Raises:
+        Unavailable: the address cannot be bound.
     """
     look_seldom()
     threads = max_workers + 2 * _MAX_WAITS

@@ -274,7 +274,7 @@ async def start_aio_server(
     """Starts a server in the running loop, with health and reflection; returns it and the port it listens on.
 
     Handlers are coroutines, or async generators where the response is a stream. `service_health` may change in any
-    thread; gRPC health follows. Raises Unavailable: the address cannot be bound.
+    thread; gRPC health follows.
 
     Args:
         address: "host:port"; port 0 takes a free port.
@@ -286,6 +286,9 @@ async def start_aio_server(
         max_messages_bytes: of all messages that arrive or are being answered.
         guard: who may make which call.
         shares_of: a principal's share of this many calls at once; None: all of them.
+
+    Raises:
+        Unavailable: the address cannot be bound.
     """
     merged = dict([*SERVER_OPTIONS, *options])
     bounds = bounds_of(max_concurrent_calls, max_messages_bytes, merged)

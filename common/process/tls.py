@@ -102,7 +102,12 @@ class Tls:
     """Of one process. Thread-safe."""
 
     def __init__(self, read: Callable[[], Material], paths: Sequence[str]) -> None:
-        """`read`: what the files at `paths` hold now. Raises InvalidInput. Raises InvalidInput: they cannot be used."""
+        """Args:
+            read: what the files at `paths` hold now. Raises InvalidInput.
+
+        Raises:
+            InvalidInput: they cannot be used.
+        """
         self._read, self._paths = read, tuple(filter(None, paths))
         self._lock = threading.Lock()
         self._look_at, self._fault = 0.0, ""

@@ -167,8 +167,13 @@ OFF = Tracing()
 
 
 def open_tracing(service: str, sample: float) -> Tracing:
-    """`sample`: the share of requests without a traceparent that are traced, 0 to 1; 0: no request is traced, even with
-    a traceparent. Raises InvalidInput: OpenTelemetry is not installed, or does not take what OTEL_* says."""
+    """Args:
+        sample: the share of requests without a traceparent that are traced, 0 to 1; 0: no request is traced, even with
+            a traceparent.
+
+    Raises:
+        InvalidInput: OpenTelemetry is not installed, or does not take what OTEL_* says.
+    """
     if not sample or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return OFF
     if not any(os.environ.get(name) for name in _ENDPOINTS):

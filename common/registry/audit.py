@@ -55,8 +55,14 @@ def head_of(line: str) -> Head:
 
 def verify_chain(lines: Iterable[str], *, after: str = FIRST) -> Head:
     """The head of an unbroken log; EMPTY for a log without entries. The first entries may be missing where a later
-    entry says that the registry has pruned them. `after`: digest of the entry before the first line, for a part of a
-    log. Raises DataLoss: an entry was changed, removed, inserted or moved; the sentence names the first such place."""
+    entry says that the registry has pruned them.
+
+    Args:
+        after: digest of the entry before the first line, for a part of a log.
+
+    Raises:
+        DataLoss: an entry was changed, removed, inserted or moved; the sentence names the first such place.
+    """
     head, pruned = Head(0, after), None
     for number, line in enumerate(lines, start=1):
         entry = _entry(number, line)

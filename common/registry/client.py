@@ -181,8 +181,11 @@ class RegistryClient:
         return wire.read_from(self._call(self._stub.KeepTeam, request), TeamState)
 
     def fail_round(self, lease: Lease, *, reason: str, failure: JsonMap | None = None) -> Round:
-        """Ends the round for good. `failure`: what is known beside the reason: {"stage", "place", "events", "advice",
-        "log"}. Raises Conflict when the lease is no longer the caller's."""
+        """Ends the round for good. Raises Conflict when the lease is no longer the caller's.
+
+        Args:
+            failure: what is known beside the reason: {"stage", "place", "events", "advice", "log"}.
+        """
         request = pb.FailRoundRequest(**_held(lease), reason=reason, failure_json=wire.json_text(failure or {}))
         return wire.round_from_wire(self._call(self._stub.FailRound, request))
 
@@ -232,17 +235,26 @@ class RegistryClient:
     # files
 
     def upload(self, directory: Path, files: Sequence[FileEntry], *, bases: Mapping[str, Path] | None = None) -> int:
-        """Sends the files the registry lacks, taking up interrupted uploads; returns the bytes sent. `bases`: {digest:
-        file that is here and in the registry}: a big file of which one of these has the size goes as a patch where
-        little of it differs, and whole where the registry cannot use the patch. Raises InvalidInput: a file is not
-        there, or no longer has the digest of its entry."""
+        """Sends the files the registry lacks, taking up interrupted uploads; returns the bytes sent.
+
+        Args:
+            bases: {digest: file that is here and in the registry}: a big file of which one of these has the size goes
+                as a patch where little of it differs, and whole where the registry cannot use the patch.
+
+        Raises:
+            InvalidInput: a file is not there, or no longer has the digest of its entry.
+        """
         request = pb.MissingFilesRequest(digests=sorted({file.digest for file in files}))
         missing = self._call(self._stub.MissingFiles, request).digests
         return self._files.upload(directory, files, missing, bases or {})
 
     def upload_ahead(self, directory: Path, files: Sequence[FileEntry], *, bases: Mapping[str, Path]) -> int:
         """Sends patches of big files while their digests, empty in `files`, are being taken: `upload` finds them there.
-        Returns the bytes sent; what the registry does not take is left to `upload`. `bases`: as `upload` has it."""
+        Returns the bytes sent; what the registry does not take is left to `upload`.
+
+        Args:
+            bases: as `upload` has it.
+        """
         return self._files.upload_ahead(directory, files, bases)
 
     def download(
@@ -253,8 +265,7 @@ class RegistryClient:
         pace: Pace = UNLIMITED,
         bases: Mapping[str, Path] | None = None,
     ) -> int:
-        """Writes each file to directory/path, verified; leaves those alone that are there with the right digest. Raises
-        DataLoss: the stored bytes are damaged; NotFound, InvalidInput.
+        """Writes each file to directory/path, verified; leaves those alone that are there with the right digest.
 
         Args:
             pace: how fast, together with all other downloads that share it.
@@ -262,6 +273,10 @@ class RegistryClient:
                 as a patch where the registry can make it, and whole where the patch does not give its digest.
 
         Returns the bytes received. A file appears under its name only when it is whole.
+
+        Raises:
+            DataLoss: the stored bytes are damaged.
+            NotFound, InvalidInput.
         """
         return self._files.download(files, directory, pace, bases)
 
@@ -272,8 +287,12 @@ class RegistryClient:
     # versions and aliases
 
     def register_version(self, lease: Lease, draft: VersionDraft) -> Version:
-        """Ends the round with a version; the same draft again gives the same version. Raises Conflict: the lease is no
-        longer the caller's; InvalidInput: the draft, its gate or its files are not as they must be."""
+        """Ends the round with a version; the same draft again gives the same version.
+
+        Raises:
+            Conflict: the lease is no longer the caller's.
+            InvalidInput: the draft, its gate or its files are not as they must be.
+        """
         request = pb.RegisterVersionRequest(**_held(lease), version=wire.draft_to_wire(draft))
         return wire.version_from_wire(self._call(self._stub.RegisterVersion, request))
 

@@ -77,8 +77,14 @@ def patched(
     file: BufferedRandom, base: BinaryIO, patch: bytes, size_bytes: int, *, write_bytes: int = GENTLE_BYTES
 ) -> str:
     """Makes of an empty file, open to be read and written, the file of that size that the patch makes of the base.
-    Returns its SHA-256 in hex. `write_bytes`: of one write; PIECE_BYTES where no process reads much of the file at once
-    takes a fifth less time. Raises DataLoss: this is no patch of such a file."""
+    Returns its SHA-256 in hex.
+
+    Args:
+        write_bytes: of one write; PIECE_BYTES where no process reads much of the file at once takes a fifth less time.
+
+    Raises:
+        DataLoss: this is no patch of such a file.
+    """
     places, blocks = _unpacked(patch, size_bytes)
     piece, hashed = np.zeros(PIECE_BYTES, np.uint8), hashlib.sha256()
     for start in range(0, size_bytes, PIECE_BYTES):

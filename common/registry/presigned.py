@@ -16,9 +16,15 @@ _SCHEMES = ("http", "https")
 
 def pieces_at(url: str, offset: int, *, timeout_seconds: float) -> Iterator[bytes]:
     """The bytes from the offset on. The caller compares the digest. Messages leave the URL's signature out.
-    `timeout_seconds`: the longest silence of the store. Raises Unavailable: the store cannot be reached, refuses the
-    URL, or stopped in the middle; ask for another URL; DataLoss: the store does not have the file; PermissionDenied:
-    this process may not connect to the store, or has no address of it; others may give the file."""
+
+    Args:
+        timeout_seconds: the longest silence of the store.
+
+    Raises:
+        Unavailable: the store cannot be reached, refuses the URL, or stopped in the middle; ask for another URL.
+        DataLoss: the store does not have the file.
+        PermissionDenied: this process may not connect to the store, or has no address of it; others may give the file.
+    """
     parts = urlsplit(url)
     shown = f"{parts.scheme}://{parts.netloc}{parts.path}"
     if parts.scheme not in _SCHEMES:

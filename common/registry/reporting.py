@@ -185,9 +185,12 @@ def _offsets(value: Mapping[str, Any]) -> dict[str, int]:
 
 
 class Reporter:
-    """Sends `make()` until the stop, in a separate thread that the process does not wait for. `send`:
-    RegistryClient.report: returns the seconds to wait before the next report. `make`: called in that thread; it must
-    not wait."""
+    """Sends `make()` until the stop, in a separate thread that the process does not wait for.
+
+    Args:
+        send: RegistryClient.report: returns the seconds to wait before the next report.
+        make: called in that thread; it must not wait.
+    """
 
     def __init__(
         self,

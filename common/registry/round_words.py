@@ -62,8 +62,11 @@ def rolled_back_words(events: str, examples: int) -> str:
 
 
 def waiting_words(judged: Mapping[str, int]) -> list[str]:
-    """A sentence for each reason why events that were in a round wait. `judged`: {a reason to leave out
-    (common/registry/catalog.py): examples}."""
+    """A sentence for each reason why events that were in a round wait.
+
+    Args:
+        judged: {a reason to leave out (common/registry/catalog.py): examples}.
+    """
     sentences = []
     for reason, examples in sorted(judged.items()):
         if not examples:

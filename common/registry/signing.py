@@ -96,9 +96,16 @@ def key_id_of(key: Ed25519PublicKey) -> str:
 def verify(
     envelope: str, trusted: TrustedKeys, *, model: str, version: int, files: Mapping[str, str], below: str = ""
 ) -> str:
-    """The id of the trusted key that signed exactly this version. `envelope`: "" where the version has no signature.
-    `files`: {path: SHA-256} of every file that it has under the path `below`. Raises Conflict: the version is not
-    signed, or by no trusted key; DataLoss: the signature does not fit the key, the version or its files."""
+    """The id of the trusted key that signed exactly this version.
+
+    Args:
+        envelope: "" where the version has no signature.
+        files: {path: SHA-256} of every file that it has under the path `below`.
+
+    Raises:
+        Conflict: the version is not signed, or by no trusted key.
+        DataLoss: the signature does not fit the key, the version or its files.
+    """
     name = f"version {version} of {model}"
     if not envelope:
         raise Conflict(f"{name} is not signed, and only versions signed by a trusted key are taken")

@@ -44,8 +44,11 @@ class Statement:
         return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
     def difference(self, model: str, version: int, files: Mapping[str, str], *, below: str = "") -> str:
-        """Why the statement is not about this version, in a sentence; "" where it is. `files`: {path: SHA-256} of every
-        file that the version has under the path `below`."""
+        """Why the statement is not about this version, in a sentence; "" where it is.
+
+        Args:
+            files: {path: SHA-256} of every file that the version has under the path `below`.
+        """
         if (self.model, self.version) != (model, version):
             return f"the signature is of {self.model}@{self.version}, not of {model}@{version}"
         signed = {path: digest for path, digest in self.files.items() if path.startswith(below)}

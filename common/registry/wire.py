@@ -76,7 +76,11 @@ def _shared(sent: type[Message], value: Any) -> tuple[Mapping[str, Any], frozens
 
 def sent_as(sent: type[Sent], value: Any, **others: Any) -> Sent:
     """The message of a dataclass's value: fields of the same name are copied, nested values as nested messages, a
-    mapping `x` stands in `x_json`. `others`: fields of the message that are made otherwise."""
+    mapping `x` stands in `x_json`.
+
+    Args:
+        others: fields of the message that are made otherwise.
+    """
     plain, mappings = _shared(cast(Any, sent), cast(Any, type(value)))
     found = {name: _sent(field, getattr(value, name)) for name, field in plain.items() if name not in others}
     texts = {f"{name}_json": json_text(getattr(value, name)) for name in mappings if f"{name}_json" not in others}

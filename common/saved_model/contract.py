@@ -34,8 +34,11 @@ def tensors(signature: Mapping[str, Any], side: str) -> dict[str, Tensor]:
 
 
 def changes(before: Signatures, after: Signatures, *, may_be_left_out: Mapping[str, Collection[str]]) -> list[str]:
-    """A sentence for each promise of `before` that `after` does not keep. `may_be_left_out`: {signature: inputs of
-    `after` that a request need not have}."""
+    """A sentence for each promise of `before` that `after` does not keep.
+
+    Args:
+        may_be_left_out: {signature: inputs of `after` that a request need not have}.
+    """
     found = []
     for name, old in before.items():
         new = after.get(name)

@@ -29,8 +29,12 @@ GraphProto = saved_model_pb2.MetaGraphDef
 
 @dataclass(frozen=True)
 class Tensor:
-    """One input or output of a signature. `dtype`: TensorFlow's name of the type: float32, int64, string, ... `shape`:
-    -1 for a size that is not fixed; None when not even the rank is known."""
+    """One input or output of a signature.
+
+    Attributes:
+        dtype: TensorFlow's name of the type: float32, int64, string, ...
+        shape: -1 for a size that is not fixed; None when not even the rank is known.
+    """
 
     dtype: str
     shape: tuple[int, ...] | None
@@ -42,8 +46,12 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a client may call. `method`: predict, classify, regress, or what else stands there. `inputs`, `outputs`: by
-    name, in its order."""
+    """What a client may call.
+
+    Attributes:
+        method: predict, classify, regress, or what else stands there.
+        inputs, outputs: by name, in its order.
+    """
 
     method: str
     inputs: Mapping[str, Tensor]

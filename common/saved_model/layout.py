@@ -69,9 +69,15 @@ class KnownGraphs:
 def check_layout(
     sizes: Mapping[str, int], read_file: ReadFile, *, tags: tuple[str, ...] = (SERVE,), look: Look = look_at
 ) -> Graph:
-    """The graph of these tags, once everything that it needs is known to be there. `sizes`: {path relative to the
-    SavedModel: bytes} of every file. `read_file`: the content of one of them. Raises InvalidInput: what is missing, cut
-    short, not readable, or cannot be served; one sentence."""
+    """The graph of these tags, once everything that it needs is known to be there.
+
+    Args:
+        sizes: {path relative to the SavedModel: bytes} of every file.
+        read_file: the content of one of them.
+
+    Raises:
+        InvalidInput: what is missing, cut short, not readable, or cannot be served; one sentence.
+    """
     if MODEL_FILE not in sizes:
         raise InvalidInput(f"there is no {MODEL_FILE}; the files are: {', '.join(sorted(sizes)[:8]) or 'none'}")
     other = next((name for name in _OTHER_FORMS if name in sizes), "")

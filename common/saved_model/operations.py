@@ -53,8 +53,12 @@ def reason_of(operation: str) -> str:
 
 
 def faults_of(graph: GraphProto, *, has_own_operations: bool) -> Iterator[str]:
-    """A sentence for each operation that cannot be served, the first node of each. `has_own_operations`: libraries of
-    operations travel with the SavedModel, so an operation that TensorFlow lacks may be among them."""
+    """A sentence for each operation that cannot be served, the first node of each.
+
+    Args:
+        has_own_operations: libraries of operations travel with the SavedModel, so an operation that TensorFlow
+            lacks may be among them.
+    """
     calls = Calls(graph)
     functions = calls.functions()
     for name in sorted(functions & classes().keys()):

@@ -18,8 +18,11 @@ def is_state(path: str) -> bool:
 
 
 def program_digest(digests: Mapping[str, str]) -> str:
-    """SHA-256, in hex, of the program's paths and contents. `digests`: {path relative to the SavedModel's folder:
-    SHA-256 of the content, in hex} of every file."""
+    """SHA-256, in hex, of the program's paths and contents.
+
+    Args:
+        digests: {path relative to the SavedModel's folder: SHA-256 of the content, in hex} of every file.
+    """
     lines = [f"{path}\t{digest}\n" for path, digest in sorted(digests.items()) if not is_state(path)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 

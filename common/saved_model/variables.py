@@ -76,8 +76,11 @@ def read_index(content: bytes) -> Index:
 
 
 def check_sizes(index: Index, sizes: Mapping[str, int]) -> None:
-    """`sizes`: {path relative to the SavedModel: bytes}. Raises InvalidInput where a data file is not there or shorter
-    than the index says."""
+    """Raises InvalidInput where a data file is not there or shorter than the index says.
+
+    Args:
+        sizes: {path relative to the SavedModel: bytes}.
+    """
     needed = defaultdict[int, int](int)
     for variable in index.variables.values():
         needed[variable.shard] = max(needed[variable.shard], variable.offset + variable.size_bytes)

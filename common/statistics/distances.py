@@ -30,8 +30,11 @@ _NO_BOUNDS: Bounds = {}
 
 
 def compare(reference: Document, other: Document, *, large: Bounds = _NO_BOUNDS) -> dict[str, dict[str, Any]]:
-    """By field of either document (sketches.to_document): distances, and what is in one of them alone. `large`: by
-    field, the PSI above which its drift is large; None or no entry: 0.25."""
+    """By field of either document (sketches.to_document): distances, and what is in one of them alone.
+
+    Args:
+        large: by field, the PSI above which its drift is large; None or no entry: 0.25.
+    """
     ours, theirs = reference["fields"], other["fields"]
     names = dict.fromkeys((*ours, *theirs))
     return {name: _field(ours.get(name), theirs.get(name), large.get(name) or _LARGE) for name in names}

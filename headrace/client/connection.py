@@ -58,10 +58,15 @@ class Door:
     def __init__(
         self, name: str, url: str, *, timeout_seconds: float, token: str | None = None, ca_file: str = ""
     ) -> None:
-        """`name` is the service's, for error messages; `url` is http://host:port or https://host:port. `token`: sent
-        with each request; None: the token that credentials.py finds, "": none. `ca_file`: PEM authorities that verify
-        https://, as trust.py finds them. Raises InvalidInput: the URL is of another kind, or the token cannot be
-        read."""
+        """`name` is the service's, for error messages; `url` is http://host:port or https://host:port.
+
+        Args:
+            token: sent with each request; None: the token that credentials.py finds, "": none.
+            ca_file: PEM authorities that verify https://, as trust.py finds them.
+
+        Raises:
+            InvalidInput: the URL is of another kind, or the token cannot be read.
+        """
         parts = urlsplit(url)
         try:
             port = parts.port
@@ -94,12 +99,14 @@ class Door:
 
         A repeatable request is sent again, with growing and random pauses, while the service is away or overloaded and
         the time allows; any other is sent once. What failed inside the service (500), or took it too long (504), is not
-        sent again: it would most likely do so again. Raises one of the six, as the service answered; Unavailable when
-        it did not answer in time.
+        sent again: it would most likely do so again.
 
         Args:
             repeat_refused: whether a call that is not repeatable is sent again when it was certainly not taken (429).
             timeout_seconds: of this call; none means the door's.
+
+        Raises:
+            one of the six, as the service answered; Unavailable when it did not answer in time.
         """
         deadline = time.monotonic() + (self._timeout_seconds if timeout_seconds is None else timeout_seconds)
         pauses = Pauses(_BACKOFF)

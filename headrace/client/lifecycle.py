@@ -96,14 +96,16 @@ class Lifecycle(Doors):
         allow_signature_change: bool = False,
         dry_run: bool = False,
     ) -> Applied:
-        """Registers a folder's stream and model: both, or neither where one is refused. Raises InvalidInput, NotFound,
-        Conflict: as the registry refuses it; Conflict also where what a layer has learned cannot be carried and
-        `restart` does not name it.
+        """Registers a folder's stream and model: both, or neither where one is refused.
 
         Args:
             restart: layers and tables that start anew although the model has versions; ["all"] for everything.
             allow_signature_change: versions of this definition may break the signatures of the version before them.
             dry_run: only say what would change.
+
+        Raises:
+            InvalidInput, NotFound, Conflict: as the registry refuses it; Conflict also where what a layer has learned
+                cannot be carried and `restart` does not name it.
         """
         from common.definition.model import RESTART_FILE, SIGNATURES_FILE
         from headrace.files.definition_folder import DefinitionFolder, read_folder
@@ -136,15 +138,19 @@ class Lifecycle(Doors):
         self, model: str, directory: Path, *, origin: str = "", reason: str = "", judge: bool = False,
         wait_seconds: float = 600.0, signing_key: Path | None = None,
     ) -> Version:  # fmt: skip
-        """Registers a folder with a SavedModel as the model's next version. Needs grpcio. Raises InvalidInput: it lacks
-        a part or a tag, holds what no replica can run, or links out of the folder; Conflict: to be judged, but no round
-        of the model has made a version; or another version took the number that was signed; NotFound: no such model;
-        Unavailable: the registry takes no files here, or no trainer could measure it in time.
+        """Registers a folder with a SavedModel as the model's next version. Needs grpcio.
 
         Args:
             judge: a trainer measures it beside the live version on what the last round held out, and the gate decides.
             wait_seconds: for that trainer.
             signing_key: a private key (PEM) that signs the version here.
+
+        Raises:
+            InvalidInput: it lacks a part or a tag, holds what no replica can run, or links out of the folder.
+            Conflict: to be judged, but no round of the model has made a version; or another version took the number
+                that was signed.
+            NotFound: no such model.
+            Unavailable: the registry takes no files here, or no trainer could measure it in time.
         """
         from common.registry.client import manifest_of
 
@@ -229,8 +235,14 @@ class Lifecycle(Doors):
     ) -> Mapping[str, Any]:  # fmt: skip
         """No later version learns the events at these places, or those whose feature has the value, nor descends from a
         version that has: {"examples", "learned_by", "head_version", "events_again", "seconds", "round_id", ...}.
-        `dry_run`: only say what would be. `wait_seconds`: for the trainer's answer, which reads the log. Raises
-        Conflict: a round is open, or all of it is forgotten already."""
+
+        Args:
+            dry_run: only say what would be.
+            wait_seconds: for the trainer's answer, which reads the log.
+
+        Raises:
+            Conflict: a round is open, or all of it is forgotten already.
+        """
         chosen = {"ranges": [asdict(part) for part in ranges]} if ranges else {"feature": feature, "value": value}
         body = {"by": self._by, "reason": reason, "dry_run": dry_run, **chosen}
         path = f"/v1/models/{segment(model)}:forget"
@@ -241,8 +253,11 @@ class Lifecycle(Doors):
     ) -> Mapping[str, Any]:
         """When the policy in force, and another section `triggers`, would have planned rounds over the log as it was:
         {"policies": [{"name", "versions", "trainer_seconds", "freshness_seconds", "fired", "plans", ...}], ...}.
-        `since`: epoch seconds; 0: from the log's start. `wait_seconds`: for the trainer's answer, which reads the
-        log."""
+
+        Args:
+            since: epoch seconds; 0: from the log's start.
+            wait_seconds: for the trainer's answer, which reads the log.
+        """
         body, path = {"triggers": triggers, "since": since}, f"/v1/models/{segment(model)}/triggers:replay"
         return self._trainer.post(path, body, repeatable=True, timeout_seconds=wait_seconds)
 

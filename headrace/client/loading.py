@@ -159,7 +159,14 @@ def _columns(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> dic
 
 def columns_of(frame: Any, specs: Any, declared: SignatureInputs | None) -> dict[str, Any]:
     """A DataFrame's rows as arrays by input, as serving would read them: by name or alias, defaults filled in, lists of
-    any length filled up. `specs`: {input: tf.TensorSpec}. Raises InvalidInput: a row does not fit; says which."""
+    any length filled up.
+
+    Args:
+        specs: {input: tf.TensorSpec}.
+
+    Raises:
+        InvalidInput: a row does not fit; says which.
+    """
     types = {name: DataType.Name(spec.dtype.as_datatype_enum) for name, spec in specs.items()}
     schema = Schema(declared.features, ()) if declared else None
     rows = values_of_frame(frame, Wanted(types, schema))

@@ -55,8 +55,14 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
     def of_platform(
         cls, data_dir: str | Path, *, timeout_seconds: float = 30.0, by: str = "", token: str | None = None
     ) -> "Client":
-        """The client of the local platform on that data directory. `token`: as for `Client`; where there is none, the
-        operator's that the platform keeps, if any. Raises NotFound: no platform runs there."""
+        """The client of the local platform on that data directory.
+
+        Args:
+            token: as for `Client`; where there is none, the operator's that the platform keeps, if any.
+
+        Raises:
+            NotFound: no platform runs there.
+        """
         addresses = addresses_of(Path(data_dir))
         kept = token_file(Path(data_dir), "operator")
         if token is None and not (token := token_for(addresses.registry)) and kept.exists():
@@ -72,8 +78,11 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
     # streams and events
 
     def register_stream(self, name: str, schema: Mapping[str, Any]) -> Stream:
-        """Registers the schema, or a new version of it; the same schema again changes nothing. Raises InvalidInput: it
-        is not a schema. Conflict: it is not compatible with the one there."""
+        """Registers the schema, or a new version of it; the same schema again changes nothing.
+
+        Raises:
+            InvalidInput: it is not a schema. Conflict: it is not compatible with the one there.
+        """
         return build(Stream, self._put(f"/v1/streams/{segment(name)}", schema).json())
 
     def streams(self) -> list[Stream]:
@@ -152,12 +161,15 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
 
     def loaded_point(self, model: str, round_id: str, *, trust_code: bool = False) -> Any:
         """A round's newest resume point, which answers as `loaded` does, as version 0. Needs TensorFlow and the
-        trainer's packages here. Raises NotFound: there is no such round, or it has no resume point. Conflict: it has
-        made a version. InvalidInput: what it needs is not installed, or the definition has code that is not trusted.
-        Unavailable: the export took longer than ten minutes. DataLoss: a file is not what its digest says.
+        trainer's packages here.
 
         Args:
             trust_code: the files beside model.yaml may run here, with this process's rights.
+
+        Raises:
+            NotFound: there is no such round, or it has no resume point. Conflict: it has made a version. InvalidInput:
+                what it needs is not installed, or the definition has code that is not trusted. Unavailable: the
+                export took longer than ten minutes. DataLoss: a file is not what its digest says.
         """
         from headrace.client.loading import LoadedVersion
         from headrace.client.point import write_point
@@ -203,15 +215,17 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         allow_signature_change: bool = False,
         wait_seconds: float | None = None,
     ) -> Round:
-        """Plans a round now. Where no answer comes, the registry is asked whether it was planned. Raises Conflict:
-        there is nothing to learn, or a round is open; Unavailable: there was no answer, and the registry knows of no
-        round that came of it.
+        """Plans a round now. Where no answer comes, the registry is asked whether it was planned.
 
         Args:
             start: "head": over what is new; "scratch": from nothing, over the log from its start; {partition: offset}:
                 from there on, and what lies between is left out.
             allow_signature_change: the version may break the signatures of its predecessor; else it is rejected.
             wait_seconds: for the trainer's answer; None: as for every call.
+
+        Raises:
+            Conflict: there is nothing to learn, or a round is open.
+            Unavailable: there was no answer, and the registry knows of no round that came of it.
         """
         request_id = secrets.token_hex(8)
         chosen = start if isinstance(start, str) else {str(partition): offset for partition, offset in start.items()}
@@ -276,9 +290,15 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         return build(Model, self._put(path, body, repeatable=False).json())
 
     def rollback(self, model: str, *, reason: str = "", events: str = "") -> Model:
-        """Points production at the version that it named before. `events`: what becomes of those that only rolled-back
-        versions have learned: "learn": the next round learns them again; "leave_out": no round does; "": as
-        gate.on_reject has it. Raises Conflict: there is none."""
+        """Points production at the version that it named before.
+
+        Args:
+            events: what becomes of those that only rolled-back versions have learned: "learn": the next round
+                learns them again; "leave_out": no round does; "": as gate.on_reject has it.
+
+        Raises:
+            Conflict: there is none.
+        """
         body = {"by": self._by, "reason": reason, "events": events}
         return build(Model, self._registry.post(f"/v1/models/{segment(model)}:rollback", body))
 

@@ -12,9 +12,13 @@ _LIMIT_SECONDS = 600
 
 
 def write_point(directory: Path, definition: Mapping[str, bytes], schema_json: str) -> list[Path]:
-    """Writes saved_model/ of the point's files, which are below point/ in the directory; all files of it. Raises
-    InvalidInput: the trainer's packages are not installed here, or the point fits no model; the sentence has the
-    process's last words; Unavailable: the process took longer than ten minutes."""
+    """Writes saved_model/ of the point's files, which are below point/ in the directory; all files of it.
+
+    Raises:
+        InvalidInput: the trainer's packages are not installed here, or the point fits no model; the sentence has the
+            process's last words.
+        Unavailable: the process took longer than ten minutes.
+    """
     (directory / "schema.json").write_text(schema_json)
     for name, content in definition.items():
         path = path_below(directory / "definition", name)

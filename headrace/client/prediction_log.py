@@ -40,11 +40,13 @@ class LoggedPrediction:
 
 
 def read_prediction_log(url: str, model: str) -> Iterator[LoggedPrediction]:
-    """The predictions of a model, oldest first, up to what is there now. Raises InvalidInput: the URL is of another
-    form. NotFound: nothing of the model is there. DataLoss: a record is broken.
+    """The predictions of a model, oldest first, up to what is there now.
 
     Args:
         url: `segments:/absolute/dir`, `kafka:host:port` or `tfrecord:/absolute/dir`, as SERVING_REQUEST_LOG has it.
+
+    Raises:
+        InvalidInput: the URL is of another form. NotFound: nothing of the model is there. DataLoss: a record is broken.
     """
     values = _of_folder(url, model) if url.startswith(FOLDER_SCHEME) else _of_topic(url, model)
     for value in values:

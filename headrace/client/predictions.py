@@ -52,12 +52,14 @@ class PredictionClient:
 
     def __init__(self, url: str, *, timeout_seconds: float = 30.0, token: str | None = None, ca_file: str = "") -> None:
         """`url` is http://host:port or https://host:port (REST), grpc://host:port or, with TLS, grpcs://host:port.
-        Raises InvalidInput: it is of another form, or gRPC is asked for and grpcio is not installed.
 
         Args:
             token: what the server is shown; None: HEADRACE_TOKEN, the file that HEADRACE_TOKEN_FILE names, or what
                 `headrace login` has stored.
             ca_file: PEM; whom TLS trusts. HEADRACE_CA_FILE wins over it; without either the machine's authorities.
+
+        Raises:
+            InvalidInput: it is of another form, or gRPC is asked for and grpcio is not installed.
         """
         self.url = url
         self._timeout_seconds = timeout_seconds
@@ -85,8 +87,7 @@ class PredictionClient:
         timeout_seconds: float | None = None,
         request_id: str = "",
     ) -> Prediction:
-        """Asks for predictions. Raises InvalidInput: the inputs do not fit the signature, or there is none of that
-        name. NotFound: no such model or version. Overloaded, Unavailable: no answer in time.
+        """Asks for predictions.
 
         Args:
             inputs: {input: array or nested list}, or the array of a signature with one input.
@@ -94,6 +95,10 @@ class PredictionClient:
             output_filter: the outputs that are wanted; none means all.
             timeout_seconds: of this call, repetitions included.
             request_id: what the server's logs call the request; without it, a random id.
+
+        Raises:
+            InvalidInput: the inputs do not fit the signature, or there is none of that name. NotFound: no such model or
+            version. Overloaded, Unavailable: no answer in time.
         """
         target = Target(model, version, label, signature_name)
         return self._transport.predict(self._call(target, inputs, rows, output_filter, request_id, timeout_seconds))
@@ -115,11 +120,13 @@ class PredictionClient:
         output_filter: Sequence[str] = (),
         deadline_seconds: float | None = None,
     ) -> PendingPrediction:
-        """Asks for predictions that are fetched later with `wait`; over REST only. Raises the errors of `predict`;
-        Unavailable also when it is unknown whether it was taken.
+        """Asks for predictions that are fetched later with `wait`; over REST only.
 
         Args:
             deadline_seconds: after which the server gives the prediction up; none means its own limit.
+
+        Raises:
+            the errors of `predict`; Unavailable also when it is unknown whether it was taken.
         """
         target = Target(model, version, label, signature_name)
         call = self._call(target, inputs, rows, output_filter, "", None)

@@ -18,8 +18,11 @@ _OWN = "operator"
 
 
 def files_of(ca_file: str = "") -> tuple[str, str, str]:
-    """Paths of certificate, key and authorities; "" for what there is none of. `ca_file`: of the platform's own
-    folder."""
+    """Paths of certificate, key and authorities; "" for what there is none of.
+
+    Args:
+        ca_file: of the platform's own folder.
+    """
     certificate, key = os.environ.get(_CERTIFICATE, ""), os.environ.get(_KEY, "")
     own = Path(ca_file).parent / _OWN
     if not certificate and ca_file and own.is_dir():

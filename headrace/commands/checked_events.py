@@ -30,8 +30,7 @@ def checked_events(
     most: int | None = None,
     readers: int = 1,
 ) -> "EventsChecked":
-    """Writes the events of the files that the schema accepts to work_dir/examples.tfrecord. Raises InvalidInput: events
-    are refused and on_invalid is reject, or every event is; on_invalid is another word.
+    """Writes the events of the files that the schema accepts to work_dir/examples.tfrecord.
 
     Args:
         on_invalid: reject, or skip.
@@ -40,6 +39,9 @@ def checked_events(
 
     Returns:
         What was found over all events of the files.
+
+    Raises:
+        InvalidInput: events are refused and on_invalid is reject, or every event is; on_invalid is another word.
     """
     from headrace.files.batches import write_sample
     from headrace.local.check import check_events

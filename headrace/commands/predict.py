@@ -170,8 +170,11 @@ def _with_reason(session: Session, target: Any, *, is_ours: bool) -> Iterator[No
 
 @dataclass(frozen=True)
 class Known:
-    """What the registry says of a model: its first head's task and label, its stream's schema. `prefix`: of the head's
-    outputs."""
+    """What the registry says of a model: its first head's task and label, its stream's schema.
+
+    Attributes:
+        prefix: of the head's outputs.
+    """
 
     task: str
     label: str

@@ -32,8 +32,11 @@ def is_topic(text: str) -> bool:
 
 
 def answer_all(asking: "Asking", source: str, to: str, known: "Known | None") -> dict[str, Any]:
-    """Writes an answer for each row; how many. Raises InvalidInput: a file cannot be read, or a place is none.
-    Conflict: the file to write is there already."""
+    """Writes an answer for each row; how many.
+
+    Raises:
+        InvalidInput: a file cannot be read, or a place is none. Conflict: the file to write is there already.
+    """
     counts = {"rows": 0, "refused": 0}
     versions: dict[int, None] = {}
     with _sink(to) as write:

@@ -181,8 +181,12 @@ def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, width: int | None = None
 ) -> None:
     """A table that is too wide loses its gaps first, then becomes a list: rich would leave out whole columns, and not
-    say so. Cells are shown as they are, rich's Text in its style. `columns`: their headings; behind a ">" that of a
-    column whose cells stand at its right. `width`: of the terminal, in characters; None asks it."""
+    say so. Cells are shown as they are, rich's Text in its style.
+
+    Args:
+        columns: their headings; behind a ">" that of a column whose cells stand at its right.
+        width: of the terminal, in characters; None asks it.
+    """
     to = console(width=width)
     unbounded = to.options.update(max_width=_WIDEST)
     for gap in (2, 0):
@@ -221,8 +225,11 @@ def print_facts(title: str, facts: Mapping[str, object]) -> None:
 
 
 def table_of(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, gap: int = 2) -> Any:
-    """Only the widest of the left columns is wrapped where need be. `gap`: how many characters there are between two
-    columns besides the separator."""
+    """Only the widest of the left columns is wrapped where need be.
+
+    Args:
+        gap: how many characters there are between two columns besides the separator.
+    """
     from rich import box
     from rich.table import Table
 

@@ -19,8 +19,11 @@ _BYTES_OF_UNIT = {
 
 
 def run_docker(*arguments: str) -> str:
-    """What `docker ARGUMENTS` printed. Raises NotFound: there is no docker on PATH. Unavailable: no engine answers, or
-    it refused; says why."""
+    """What `docker ARGUMENTS` printed.
+
+    Raises:
+        NotFound: there is no docker on PATH. Unavailable: no engine answers, or it refused; says why.
+    """
     try:
         done = subprocess.run(
             ["docker", *arguments], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
@@ -79,8 +82,11 @@ def compose_command() -> tuple[str, ...]:
 
 
 def run_compose(folder: Path, environment: Mapping[str, str], *arguments: str) -> None:
-    """`docker compose ARGUMENTS` in the folder. Raises NotFound: there is no Compose. PortsTaken: a port is another
-    process's. Unavailable: it failed; says why."""
+    """`docker compose ARGUMENTS` in the folder.
+
+    Raises:
+        NotFound: there is no Compose. PortsTaken: a port is another process's. Unavailable: it failed; says why.
+    """
     try:
         done = subprocess.run(
             [*compose_command(), *arguments],

@@ -132,9 +132,14 @@ class ComposeLauncher:
         names: Collection[str] = (),
         on_change: Callable[[PlatformState], None] | None = None,
     ) -> PlatformState:
-        """Returns once every container that should run is healthy, or those of `names`. `timeout_seconds`: in which
-        none of them has changed; what they compute is not seen from here. Raises Unavailable: the time is over; says
-        which container lacks what."""
+        """Returns once every container that should run is healthy, or those of `names`.
+
+        Args:
+            timeout_seconds: in which none of them has changed; what they compute is not seen from here.
+
+        Raises:
+            Unavailable: the time is over; says which container lacks what.
+        """
 
         def waiting_of(state: ComposeState, processes: Sequence[ProcessState]) -> list[ProcessState]:
             waiting = [process for process in processes if process.phase != "stopped" and not _is_ready(process)]
@@ -153,7 +158,11 @@ class ComposeLauncher:
         )
 
     def state(self) -> ComposeState:
-        """What the engine says now. Raises NotFound: there is no such project. Unavailable: no engine answers."""
+        """What the engine says now.
+
+        Raises:
+            NotFound: there is no such project. Unavailable: no engine answers.
+        """
         return state_of(self.project)
 
     def client(self, *, timeout_seconds: float = 30.0, by: str = "", token: str | None = None) -> Client:
@@ -171,8 +180,11 @@ class ComposeLauncher:
         return self._token
 
     def down(self, *, keep_data: bool | None = None) -> None:
-        """Stops and removes the containers; by default the data stays unless this is a temporary platform. Raises
-        NotFound: there is no such project. Unavailable: it failed; says why."""
+        """Stops and removes the containers; by default the data stays unless this is a temporary platform.
+
+        Raises:
+            NotFound: there is no such project. Unavailable: it failed; says why.
+        """
         keep_data = not self._is_temporary if keep_data is None else keep_data
         with self._without_leftovers():
             self.compose(

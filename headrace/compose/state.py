@@ -64,8 +64,11 @@ class ComposeState(PlatformState):
 
 
 def state_of(project: str) -> ComposeState:
-    """What the engine says of a Compose project. Raises NotFound: there is no such project. Unavailable: no engine
-    answers."""
+    """What the engine says of a Compose project.
+
+    Raises:
+        NotFound: there is no such project. Unavailable: no engine answers.
+    """
     found = containers(f"{_PROJECT}={project}")
     if not {"registry", "serving"} & {item["Config"]["Labels"][_SERVICE] for item in found}:
         raise NotFound(

@@ -147,10 +147,15 @@ def write_sample(
     readers: int = 1,
     lenient: bool = False,
 ) -> int:
-    """Writes the events as `headrace ingest` would send them to events.ndjson or events.tfrecord; how many. `most`: at
-    most this number, evenly spread over the `of` events of the files; None: all. `lenient`: rows that do not fit are
-    written as they are, for ingest's check to name. Raises InvalidInput: a file cannot be read, or is of another kind
-    than the first, or there are no events."""
+    """Writes the events as `headrace ingest` would send them to events.ndjson or events.tfrecord; how many.
+
+    Args:
+        most: at most this number, evenly spread over the `of` events of the files; None: all.
+        lenient: rows that do not fit are written as they are, for ingest's check to name.
+
+    Raises:
+        InvalidInput: a file cannot be read, or is of another kind than the first, or there are no events.
+    """
     count = written = 0
     content_type = ""
     path = directory / "events"

@@ -44,11 +44,13 @@ def content_type_of(file_format: str) -> str:
 def events_of(
     place: Place, file_format: FileFormat, schema: Schema, *, lenient: bool = False
 ) -> Generator[tuple[bytes, int], None, None]:
-    """(line or frame, bytes of the file up to its end) of each event. Raises NotFound: there is no such file.
-    InvalidInput: it cannot be read as that format; says where.
+    """(line or frame, bytes of the file up to its end) of each event.
 
     Args:
         lenient: rows that do not fit are given as they are, for ingest to set aside with the reason.
+
+    Raises:
+        NotFound: there is no such file. InvalidInput: it cannot be read as that format; says where.
     """
     with opened_records(place) if file_format == "tfrecord" else opened(place) as file:
         if file_format == "tfrecord":

@@ -42,8 +42,11 @@ class Shard:
 
 
 def records_of(path: Place) -> Iterator[bytes]:
-    """Every record of a TFRecord file, also packed by gzip or zlib, its checksums verified. Raises InvalidInput: the
-    file cannot be read. DataLoss: a record is damaged or cut short; which and where."""
+    """Every record of a TFRecord file, also packed by gzip or zlib, its checksums verified.
+
+    Raises:
+        InvalidInput: the file cannot be read. DataLoss: a record is damaged or cut short; which and where.
+    """
     try:
         with opened_records(path) as file:
             yield from _records(file, path)
@@ -74,8 +77,11 @@ def _records(file: IO[bytes], path: Place) -> Iterator[bytes]:
 
 def archive(log: EventLog, stream: str, directory: Place, *, shard_bytes: int) -> tuple[list[Shard], dict[int, int]]:
     """Writes what the log holds of the stream and the archive does not; the new shards, and where the archive ends.
-    Raises Conflict: the folder holds another stream's archive, or the log no longer has what follows it; DataLoss: the
-    log's bytes are damaged."""
+
+    Raises:
+        Conflict: the folder holds another stream's archive, or the log no longer has what follows it.
+        DataLoss: the log's bytes are damaged.
+    """
     directory.make_dirs()
     shards, position = _known(directory, stream)
     topic = examples_topic(stream)

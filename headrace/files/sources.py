@@ -123,8 +123,11 @@ def source_of(place: Place) -> str:
 
 def open_source(name: str, request: SourceRequest) -> "FileSource | class_folders.FolderSource | _Guarded":
     """Opens the place with the source of that name; its `next` gives lines or frames, mappings made to fit the schema.
-    Raises InvalidInput: there is none of that name, it cannot be imported, or it cannot open the place; NotFound: there
-    is no such file."""
+
+    Raises:
+        InvalidInput: there is none of that name, it cannot be imported, or it cannot open the place.
+        NotFound: there is no such file.
+    """
     if name in event_files.FORMATS:
         return FileSource(request, name)
     if name in class_folders.FORMATS:

@@ -205,8 +205,11 @@ class _CountedLines:
 
 
 def _checked(reader: Any, lines: _CountedLines, path: Path | Place, *, width: int) -> Iterator[list[str]]:
-    """The rows that are not blank; what is no CSV is an InvalidInput with its line. `width`: how many columns there
-    are; cells beyond them are left out where they are empty."""
+    """The rows that are not blank; what is no CSV is an InvalidInput with its line.
+
+    Args:
+        width: how many columns there are; cells beyond them are left out where they are empty.
+    """
     while True:
         line = reader.line_num + 1
         lines.of_row.clear()
@@ -292,8 +295,13 @@ def _array_items(text: bytes, path: Path | Place) -> Iterator[tuple[bytes, int, 
 
 def parsed_json(text: bytes, place: str, *, keeps_odd_numbers: bool = False) -> Any:
     """What the text says. NaN, which Python's json writes and JSON does not have, is null: there is no value.
-    `keeps_odd_numbers`: NaN, Infinity and -Infinity are these numbers, as in requests of TensorFlow Serving. Raises
-    InvalidInput: it is no JSON, or an object in it names a key twice."""
+
+    Args:
+        keeps_odd_numbers: NaN, Infinity and -Infinity are these numbers, as in requests of TensorFlow Serving.
+
+    Raises:
+        InvalidInput: it is no JSON, or an object in it names a key twice.
+    """
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError as error:

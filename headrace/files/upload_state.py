@@ -29,8 +29,11 @@ class UploadState:
 
     @classmethod
     def read(cls, path: Path | None, stream: str, *, key: str) -> "UploadState":
-        """The state that is kept there; where none is, a new state with that key. Raises InvalidInput: it is no such
-        file. Conflict: it is about another stream."""
+        """The state that is kept there; where none is, a new state with that key.
+
+        Raises:
+            InvalidInput: it is no such file. Conflict: it is about another stream.
+        """
         if path is None or not path.exists():
             return cls(stream, key, path)
         try:
@@ -43,9 +46,15 @@ class UploadState:
         return found
 
     def files(self, place: Place, source: str | None) -> "list[SourceFile]":
-        """What the place means, by name, each where reading it goes on. `source`: reads all of them; None: each by its
-        name. A source that is no file format may understand by a place something else than a file. Raises InvalidInput:
-        there is no such file, or its name does not say what it is."""
+        """What the place means, by name, each where reading it goes on.
+
+        Args:
+            source: reads all of them; None: each by its name. A source that is no file format may understand by a
+                place something else than a file.
+
+        Raises:
+            InvalidInput: there is no such file, or its name does not say what it is.
+        """
         from headrace.files.batches import SourceFile
         from headrace.files.class_folders import FORMATS as FOLDERS
         from headrace.files.event_files import FORMATS

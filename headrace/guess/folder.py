@@ -19,7 +19,11 @@ _NEAR = 10.0
 
 
 def write_folder(directory: Path, files: Mapping[str, str], *, replace: bool) -> None:
-    """Writes the files. Raises Conflict: one is there already. InvalidInput: the folder cannot be written."""
+    """Writes the files.
+
+    Raises:
+        Conflict: one is there already. InvalidInput: the folder cannot be written.
+    """
     there = [name for name in files if (directory / name).exists()]
     if there and not replace:
         raise Conflict(f"{directory} has {' and '.join(there)} already; name another folder, or --force replaces them")

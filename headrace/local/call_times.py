@@ -111,7 +111,11 @@ def source(ready: Mapping[str, Any]) -> str:
 
 def latency(directory: Path, *, seconds: float = 0.5) -> dict[str, Any]:
     """Of a call by batch size, as a replica computes it when nothing is set; {"failed": sentence} where that cannot be.
-    `directory`: the SavedModel. `seconds`: of measuring, for each batch size."""
+
+    Args:
+        directory: the SavedModel.
+        seconds: of measuring, for each batch size.
+    """
     try:
         with TimedModel(directory, ROWS) as model:
             ready = model.ready

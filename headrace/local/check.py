@@ -73,14 +73,17 @@ def check_round(
     limit_seconds: float,
     whole: bool = False,
 ) -> Mapping[str, Any]:
-    """Trains, evaluates, exports, loads and asks, with work_dir/examples.tfrecord. Raises InvalidInput: the sentence,
-    where it failed, and what it printed last; Unavailable: it was not done within limit_seconds.
+    """Trains, evaluates, exports, loads and asks, with work_dir/examples.tfrecord.
 
     Args:
         whole: with all passes that the definition asks for.
 
     Returns:
         What services/trainer/rounds/check.py says under `done`.
+
+    Raises:
+        InvalidInput: the sentence, where it failed, and what it printed last.
+        Unavailable: it was not done within limit_seconds.
     """
     _write_definition(work_dir, files)
     with (work_dir / "log.txt").open("w+b") as log:
@@ -105,24 +108,28 @@ def check_round(
 
 
 def show_features(work_dir: Path, files: Mapping[str, bytes]) -> list[dict[str, Any]]:
-    """What each feature makes of the only example of work_dir/examples.tfrecord. Raises InvalidInput: the sentence, or
-    what it printed last.
+    """What each feature makes of the only example of work_dir/examples.tfrecord.
 
     Returns:
         What services/trainer/features/show.py says under `features`.
+
+    Raises:
+        InvalidInput: the sentence, or what it printed last.
     """
     return list(_answer_of("services.trainer.features.show", work_dir, files)["features"])
 
 
 def transformed(work_dir: Path, files: Mapping[str, bytes]) -> Mapping[str, Any]:
-    """Statistics of what a version's features make of the events of work_dir/examples.tfrecord. Raises InvalidInput:
-    the sentence, or what it printed last.
+    """Statistics of what a version's features make of the events of work_dir/examples.tfrecord.
 
     Args:
         work_dir: with schema.json and the version's checkpoint/ as well.
 
     Returns:
         What services/trainer/summaries/transformed.py says.
+
+    Raises:
+        InvalidInput: the sentence, or what it printed last.
     """
     return _answer_of("services.trainer.summaries.transformed", work_dir, files)
 

@@ -122,8 +122,14 @@ class Launcher:
         names: Collection[str] = (),
         on_change: Callable[[PlatformState], None] | None = None,
     ) -> PlatformState:
-        """Returns once every process that should run is ready, or those of `names`. `timeout_seconds`: in which none of
-        them has moved (patience.py). Raises Unavailable: the time is over; says which process lacks what."""
+        """Returns once every process that should run is ready, or those of `names`.
+
+        Args:
+            timeout_seconds: in which none of them has moved (patience.py).
+
+        Raises:
+            Unavailable: the time is over; says which process lacks what.
+        """
         return wait_until_ready(
             self.state,
             lambda state, processes: [one for one in processes if one.phase not in ("ready", "stopped")],
@@ -143,8 +149,11 @@ class Launcher:
         return Client.of_platform(self.data_dir, timeout_seconds=timeout_seconds, by=by, token=token)
 
     def down(self) -> None:
-        """Stops everything in order; returns when nothing of it runs. Raises NotFound: no platform runs on the
-        directory. Unavailable: it did not stop within its bounds."""
+        """Stops everything in order; returns when nothing of it runs.
+
+        Raises:
+            NotFound: no platform runs on the directory. Unavailable: it did not stop within its bounds.
+        """
         pid = self.state().supervisor_pid
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)

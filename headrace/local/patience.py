@@ -72,9 +72,15 @@ def wait_until_ready(
     poll_seconds: float,
     fault: Callable[[State, Sequence[ProcessState]], str],
 ) -> State:
-    """The state in which none is waited for of those that should run, or of `names`. `waiting_of`: those of the
-    processes that are not ready yet. `fault`: a sentence about those that are waited for when the patience is over.
-    Raises Unavailable: with that sentence."""
+    """The state in which none is waited for of those that should run, or of `names`.
+
+    Args:
+        waiting_of: those of the processes that are not ready yet.
+        fault: a sentence about those that are waited for when the patience is over.
+
+    Raises:
+        Unavailable: with that sentence.
+    """
     while True:
         state = state_of()
         if on_change is not None:

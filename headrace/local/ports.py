@@ -27,8 +27,14 @@ def check_free(name_of: Mapping[int, str]) -> None:
 
 
 def find_free_offset(replica_count: int, trainer_count: int = 1, *, also: Collection[int] = ()) -> int:
-    """A random offset at which every port of a platform is free, so that platforms started at once rarely meet. `also`:
-    ports that must be free at the offset besides. Raises Conflict: none was found."""
+    """A random offset at which every port of a platform is free, so that platforms started at once rarely meet.
+
+    Args:
+        also: ports that must be free at the offset besides.
+
+    Raises:
+        Conflict: none was found.
+    """
     for offset in random.sample(_OFFSETS, _TRIES):
         wanted = [*HTTP_PORT_OF.values(), *GRPC_PORT_OF.values(), *also]
         for service, count in (("serving", replica_count), ("trainer", trainer_count)):

@@ -114,9 +114,14 @@ def search(
     seed: int = 0,
     on_trial: Callable[[Trial], None] = lambda trial: None,
 ) -> list[Trial]:
-    """All trials, in order; equal arguments and measurements give equal trials. `measure`: trains a definition; raises
-    InvalidInput where it cannot. Raises InvalidInput: Optuna is not installed, a key is none of model.yaml's, or no
-    trial succeeded."""
+    """All trials, in order; equal arguments and measurements give equal trials.
+
+    Args:
+        measure: trains a definition; raises InvalidInput where it cannot.
+
+    Raises:
+        InvalidInput: Optuna is not installed, a key is none of model.yaml's, or no trial succeeded.
+    """
     try:
         import optuna
     except ImportError as error:

@@ -45,8 +45,12 @@ _WRITE_AGAIN_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class SupervisorSettings:
-    """What the launcher passes on. `parent_pid`: stop in order when this process ends, however it ends; 0 to outlive
-    the launcher. `report_fd`: where to write one line of JSON, {} or {"kind", "message"}, once the start is decided."""
+    """What the launcher passes on.
+
+    Attributes:
+        parent_pid: stop in order when this process ends, however it ends; 0 to outlive the launcher.
+        report_fd: where to write one line of JSON, {} or {"kind", "message"}, once the start is decided.
+    """
 
     data_dir: Path
     port_offset: int

@@ -55,7 +55,10 @@ _SEGMENTS = "segments"
 
 def main(open_log: Callable[[str], EventLog] = open_event_log) -> int:
     """Exit status 0 after SIGTERM, 1 when it cannot start, 2 for a setting that is unknown or of another type.
-    `open_log`: makes the log that a URL names; the tests put a slow one here."""
+
+    Args:
+        open_log: makes the log that a URL names; the tests put a slow one here.
+    """
     started_at = time.monotonic()
     try:
         settings = IngestSettings.from_environment()

@@ -52,8 +52,11 @@ class SchemaSource(Protocol):
 
 
 class Schemas:
-    """Thread-safe. Takes the names of streams and those of their late labels (`labels_name`). `on_news`: a stream or a
-    schema has come; called in the thread that has learned of it."""
+    """Thread-safe. Takes the names of streams and those of their late labels (`labels_name`).
+
+    Attributes:
+        on_news: a stream or a schema has come; called in the thread that has learned of it.
+    """
 
     def __init__(self, source: SchemaSource, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.on_news: Callable[[], None] = _nothing
@@ -84,8 +87,13 @@ class Schemas:
         ]
 
     def fetch(self, name: str) -> Stream:
-        """Asks the registry for the newest schema. Raises NotFound: there is no such stream; Conflict: it has no late
-        labels, and they are asked for; Unavailable: the registry does not answer."""
+        """Asks the registry for the newest schema.
+
+        Raises:
+            NotFound: there is no such stream.
+            Conflict: it has no late labels, and they are asked for.
+            Unavailable: the registry does not answer.
+        """
         if is_of_labels(name):
             return _labels_of(self.fetch(stream_of(name)))
         with self._lock:

@@ -94,8 +94,12 @@ def back_up_to(data_dir: Path, target: Place, database: URL | None = None) -> in
 
 def into_database(data_dir: Path, database: URL, blobs: str) -> int:
     """Copies the registry in `data_dir`, which does not run, into an empty database, and its files to a URL; returns
-    the number of files. Raises NotFound: there is no registry, or one of its files is missing. Conflict: a catalog is
-    there, or another registry's files are. Unavailable: a registry leads there, or the database cannot be reached."""
+    the number of files.
+
+    Raises:
+        NotFound: there is no registry, or one of its files is missing. Conflict: a catalog is there, or another
+            registry's files are. Unavailable: a registry leads there, or the database cannot be reached.
+    """
     if not (data_dir / _CATALOG).is_file():
         raise NotFound(f"there is no registry in {data_dir}: {_CATALOG} is missing")
     needed = _needed(data_dir / _CATALOG)

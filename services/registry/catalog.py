@@ -93,8 +93,14 @@ class Catalog(Decided):
         shelf: Shelf | None = None,
         leadership: Leadership | None = None,
     ) -> None:
-        """`shelf`: where the files are kept, if not in the folder. `leadership`: of a catalog in PostgreSQL, in place
-        of SQLite's file. Raises DataLoss, Unavailable."""
+        """
+        Args:
+            shelf: where the files are kept, if not in the folder.
+            leadership: of a catalog in PostgreSQL, in place of SQLite's file.
+
+        Raises:
+            DataLoss, Unavailable.
+        """
         self.is_open = True
         """Until the watches are ended; waits for changes look at it."""
         self._limits, self._lease_rules = limits, limits.lease_rules

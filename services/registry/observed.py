@@ -31,7 +31,10 @@ class Observed:
 
     def report(self, report: Report, *, peer: str = "") -> float:
         """Takes a report; returns the seconds until its next. Production leaves a version that no replica can load.
-        `peer`: the machine that it came from."""
+
+        Args:
+            peer: the machine that it came from.
+        """
         self.reports.take(report, peer)
         self.series.take(report)
         for model in {served.model for served in report.serves if served.given_up}:

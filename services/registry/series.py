@@ -59,7 +59,11 @@ class Wanted:
 
 
 class Series:
-    """Thread-safe. `max_series_hours`: how many hours of a series are kept in all; each takes 1.4 kB."""
+    """Thread-safe.
+
+    Args:
+        max_series_hours: how many hours of a series are kept in all; each takes 1.4 kB.
+    """
 
     def __init__(self, clock: Callable[[], float], *, max_series_hours: int = MAX_SERIES_HOURS) -> None:
         self._clock, self._max = clock, max_series_hours

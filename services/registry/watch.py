@@ -58,13 +58,16 @@ class Watch:
         """Endless until `is_active` is false (call `wake` when it has changed) or the registry stops.
 
         Yields a RESET first when the log no longer holds the changes after `since_revision`, or never came that far
-        (another catalog); since_revision 0 begins with the oldest change kept. Raises Overloaded: the place was given
-        to another, or the connection has its limit of watches; Unavailable: the registry stops.
+        (another catalog); since_revision 0 begins with the oldest change kept.
 
         Args:
             client: the connection it comes over. When there are as many watchers as allowed, the oldest of the
                 principal that has most, or without identity of the connection, gives way to the new watcher: nobody
                 can keep others out. Other services give their places to services only.
+
+        Raises:
+            Overloaded: the place was given to another, or the connection has its limit of watches.
+            Unavailable: the registry stops.
         """
         if since_revision < 0:
             raise InvalidInput(f"since_revision must not be negative, got {since_revision}")

@@ -46,7 +46,10 @@ _MAX_ROUND_CALL_SECONDS = 30.0
 
 def main(round_function: str = ROUND_FUNCTION) -> int:
     """Exit status 0 after a stop that was asked for, 1 when the trainer cannot start, 2 for a setting that is wrong.
-    `round_function`: "module:function", what a round's process runs; the tests put their own here."""
+
+    Args:
+        round_function: "module:function", what a round's process runs; the tests put their own here.
+    """
     try:
         settings = TrainerSettings.from_environment()
     except HeadraceError as error:

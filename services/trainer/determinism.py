@@ -58,7 +58,11 @@ def group_batches(
     groups: NDArray[np.int64], batch_size: int, *, seed: int, pass_index: int, block_index: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """An order of rows in which those of a group stand together, groups as `block_order` puts them; and bounds between
-    whole groups: as many as go into batch_size rows, one at least. `groups`: [rows], which group each row is of."""
+    whole groups: as many as go into batch_size rows, one at least.
+
+    Args:
+        groups: [rows], which group each row is of.
+    """
     _, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     turns = block_order(seed, pass_index=pass_index, block_index=block_index, count=len(sizes))
     turn_of = np.empty(len(sizes), np.int64)

@@ -48,8 +48,12 @@ class Block:
 
 @dataclass(frozen=True)
 class Passed:
-    """The outcome for all examples, shape [count] each. `mask`: which examples are certainly valid. `key_starts`,
-    `key_ends`: where the bytes of the event key are in the frames, for these; 0 for the others."""
+    """The outcome for all examples, shape [count] each.
+
+    Attributes:
+        mask: which examples are certainly valid.
+        key_starts, key_ends: where the bytes of the event key are in the frames, for these; 0 for the others.
+    """
 
     mask: Mask
     key_starts: Indexes
@@ -71,8 +75,12 @@ class LockstepChecker:
         self._required = [index for index, column in enumerate(codec.columns) if column.feature.required]
 
     def passed(self, value: bytes, lengths: Indexes) -> Passed:
-        """Which examples are certainly valid, and their keys. `value`: TFRecord frames, one after the other. `lengths`:
-        bytes of each example, shape [count], int64."""
+        """Which examples are certainly valid, and their keys.
+
+        Args:
+            value: TFRecord frames, one after the other.
+            lengths: bytes of each example, shape [count], int64.
+        """
         data = np.frombuffer(value, dtype=np.uint8)
         ends = np.cumsum(lengths + (HEADER_BYTES + FOOTER_BYTES)) - FOOTER_BYTES
         passed = Passed(np.zeros(len(lengths), dtype=np.bool_), np.zeros_like(lengths), np.zeros_like(lengths))

@@ -94,8 +94,14 @@ class Validator:
     async def check_examples(
         self, framed: bytes, *, with_keys: bool, most: int | None = None, sets_aside: bool = False
     ) -> Checked:
-        """`framed`: TFRecord frames of serialized Examples. `sets_aside`: damaged frames are among the rejected, where
-        there are sound frames. Raises InvalidInput: the frames are cut short or damaged, or more than `most`."""
+        """`framed`: TFRecord frames of serialized Examples.
+
+        Args:
+            sets_aside: damaged frames are among the rejected, where there are sound frames.
+
+        Raises:
+            InvalidInput: the frames are cut short or damaged, or more than `most`.
+        """
         try:
             examples, _ = tfrecord.cut(framed)
         except DataLoss as error:

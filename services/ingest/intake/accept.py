@@ -162,9 +162,13 @@ class Intake:
         """Takes a request; returns when the log holds what is accepted of it.
 
         `on_queued` is called when the events have their place in line: a request given from then on comes after it.
-        Raises InvalidInput: the body cannot be read, or (on_invalid "reject") holds events that are refused: all named;
-        NotFound: no such stream; Conflict: the idempotency key was used with another body; Unavailable: the log, or for
-        an unknown stream the registry, does not answer."""
+
+        Raises:
+            InvalidInput: the body cannot be read, or (on_invalid "reject") holds events that are refused: all named.
+            NotFound: no such stream.
+            Conflict: the idempotency key was used with another body.
+            Unavailable: the log, or for an unknown stream the registry, does not answer.
+        """
         try:
             answer = await self._append(request, on_queued)
         except HeadraceError as error:
@@ -320,9 +324,13 @@ class Intake:
         return validator, await validator.check_json(events, with_keys=with_keys, body_bytes=size)
 
     async def open(self, name: str, *, labels: bool = False) -> OpenStream:
-        """The stream, or its late labels, opened when first asked for. Raises NotFound: the registry has no such
-        stream; Conflict: it is archived, or has no late labels and they are asked for; Unavailable: the log, or for an
-        unknown stream the registry, does not answer."""
+        """The stream, or its late labels, opened when first asked for.
+
+        Raises:
+            NotFound: the registry has no such stream.
+            Conflict: it is archived, or has no late labels and they are asked for.
+            Unavailable: the log, or for an unknown stream the registry, does not answer.
+        """
         if is_of_labels(name):
             raise NotFound(f"there is no stream {name!r}")
         name = labels_name(name) if labels else name

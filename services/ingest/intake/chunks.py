@@ -59,8 +59,12 @@ class Item:
 
 @dataclass(frozen=True)
 class Appended:
-    """Where an item is. `added`: events appended now; the others had been there before. `end_offset`: the offset after
-    the last record that holds an event of it; 0 for an empty item."""
+    """Where an item is.
+
+    Attributes:
+        added: events appended now; the others had been there before.
+        end_offset: the offset after the last record that holds an event of it; 0 for an empty item.
+    """
 
     added: int
     end_offset: int

@@ -22,8 +22,12 @@ _QUIET_SECONDS = 2.0
 
 
 class LogWatch:
-    """Belongs to one event loop. `slowest_append`: for how many seconds the oldest append has been under way.
-    `on_away`: called once when the log stops answering."""
+    """Belongs to one event loop.
+
+    Args:
+        slowest_append: for how many seconds the oldest append has been under way.
+        on_away: called once when the log stops answering.
+    """
 
     def __init__(
         self, service_health: Health, *, slowest_append: Callable[[], float], on_away: Callable[[Unavailable], None]

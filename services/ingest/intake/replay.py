@@ -26,8 +26,11 @@ _NAMED_REFUSALS = 100
 
 @dataclass
 class ReplayReport:
-    """What became of the dead letters. `refused`: of those refused again, the first hundred: (offset, index,
-    reason)."""
+    """What became of the dead letters.
+
+    Attributes:
+        refused: of those refused again, the first hundred: (offset, index, reason).
+    """
 
     replayed: int = 0
     replayed_before: int = 0
@@ -45,9 +48,13 @@ class ReplayReport:
 
 
 async def replay(intake: Intake, stream_name: str) -> ReplayReport:
-    """Replays every letter that the log still keeps. Raises NotFound: no such stream; Conflict: it is archived, or
-    reads a foreign topic; Unavailable: the log or the registry does not answer; what was appended stays, asking again
-    goes on."""
+    """Replays every letter that the log still keeps.
+
+    Raises:
+        NotFound: no such stream.
+        Conflict: it is archived, or reads a foreign topic.
+        Unavailable: the log or the registry does not answer; what was appended stays, asking again goes on.
+    """
     stream = await intake.open(stream_name)
     schema = await intake.in_thread(intake.schemas.fetch, stream_name)
     if schema.archived:

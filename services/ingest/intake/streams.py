@@ -113,8 +113,14 @@ def open_stream(
     on_append: Callable[[], None],
 ) -> OpenStream:  # fmt: skip
     """Makes the topics where they are missing and learns the newest requests; blocks while it reads the log.
-    `executor`: in whose threads appends are made. `on_append`: an append begins. Raises Unavailable: the log does not
-    answer, or too many files are open for one stream more."""
+
+    Args:
+        executor: in whose threads appends are made.
+        on_append: an append begins.
+
+    Raises:
+        Unavailable: the log does not answer, or too many files are open for one stream more.
+    """
     check_files(stream.name, open_files_limit())
     limits = WriterLimits(settings.chunk_bytes, settings.chunk_events, settings.linger_seconds)
 

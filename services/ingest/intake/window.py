@@ -22,7 +22,11 @@ _FIRST_SPAN = 64
 
 def newest_events(log: EventLog, topic: str, last: int) -> list[bytes]:
     """At most `last` serialized events, oldest first, by the time at which ingest took them; fewer of large events.
-    Raises Unavailable: the log does not answer; DataLoss: a record cannot be read."""
+
+    Raises:
+        Unavailable: the log does not answer.
+        DataLoss: a record cannot be read.
+    """
     starts, ends = log.start_position(topic), log.end_position(topic)
     found: list[tuple[float, int, int, int, bytes]] = []
     for partition, end in ends.items():

@@ -24,8 +24,12 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a request. `position`: {partition: offset after the last record that holds an event of this
-    request}. `duplicate`: the request had been taken before; nothing was appended now."""
+    """The answer to a request.
+
+    Attributes:
+        position: {partition: offset after the last record that holds an event of this request}.
+        duplicate: the request had been taken before; nothing was appended now.
+    """
 
     accepted: int
     refused: tuple[Refusal, ...]

@@ -141,8 +141,12 @@ def _to_the_master(connection: type[redis.Connection], url: RedisUrl) -> type[re
 
 
 class SharedKeys:
-    """Belongs to one event loop. `holder`: this replica's name, the same after a restart and unique. `incarnation`:
-    this process's, a number that grows from start to start."""
+    """Belongs to one event loop.
+
+    Args:
+        holder: this replica's name, the same after a restart and unique.
+        incarnation: this process's, a number that grows from start to start.
+    """
 
     def __init__(self, url: str, window: SharedWindow, *, holder: str, incarnation: int) -> None:
         """Does not connect. Raises InvalidInput when the URL is none of Redis."""
@@ -152,9 +156,12 @@ class SharedKeys:
         self._is_away = False
 
     async def claim(self, stream: str, request: RequestKey) -> Answer | None:
-        """None when the caller now holds the key and must keep or release it; else the answer that was given. Raises
-        Conflict: the key was used with another body; Unavailable: Redis does not answer, or the replica that has the
-        key did not come to an end in time."""
+        """None when the caller now holds the key and must keep or release it; else the answer that was given.
+
+        Raises:
+            Conflict: the key was used with another body.
+            Unavailable: Redis does not answer, or the replica that has the key did not come to an end in time.
+        """
         deadline = time.monotonic() + self.window.wait_seconds
         pauses = Pauses(_BACKOFF)
         arguments = (request.body_digest.hex(), *self._own(), _ms(self.window.claim_seconds), f"{_PREFIX}:holder:")

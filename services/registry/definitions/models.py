@@ -37,9 +37,13 @@ def definition_digest(files: Mapping[str, bytes]) -> str:
 
 
 def register_model(transaction: Transaction, name: str, *, stream: str, files: Mapping[str, bytes], by: str) -> Model:
-    """A new model, or a new definition of a model, which forgets the failures of the old. Raises InvalidInput: the
-    definition is not valid, names another model or stream, or an upstream that there is not; NotFound: the stream is
-    not registered; Conflict: the model learns from another stream already."""
+    """A new model, or a new definition of a model, which forgets the failures of the old.
+
+    Raises:
+        InvalidInput: the definition is not valid, names another model or stream, or an upstream that there is not.
+        NotFound: the stream is not registered.
+        Conflict: the model learns from another stream already.
+    """
     check_name("model", name)
     if len(files) > _MAX_FILES:
         raise InvalidInput(f"the definition has {counted(len(files), 'file')}, at most {_MAX_FILES} are taken")

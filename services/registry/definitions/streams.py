@@ -23,9 +23,12 @@ _MAX_SCHEMA_BYTES = 1024 * 1024
 def register_stream(transaction: Transaction, name: str, schema_json: str) -> Stream:
     """A new stream, a new version of its schema, or, when the newest schema is this one already, nothing new.
 
-    A stream with the name of a deleted stream has another number, so that it has none of that stream's events. Raises
-    InvalidInput: the name or the schema is not valid; Conflict: the schema is not compatible with the newest; the
-    reasons are named."""
+    A stream with the name of a deleted stream has another number, so that it has none of that stream's events.
+
+    Raises:
+        InvalidInput: the name or the schema is not valid.
+        Conflict: the schema is not compatible with the newest; the reasons are named.
+    """
     check_name("stream", name)
     if len(schema_json.encode()) > _MAX_SCHEMA_BYTES:
         raise InvalidInput(f"the schema of {name} is larger than {_MAX_SCHEMA_BYTES} bytes")

@@ -47,13 +47,16 @@ def apply(
     learns_from: str | None = None,
     by: str,
 ) -> Applied:
-    """Registers both in one transaction. Raises InvalidInput, NotFound, Conflict: as of streams and models; Conflict
-    also where a layer would start anew that the definition does not name. Then nothing has changed.
+    """Registers both in one transaction.
 
     Args:
         stream: (name, schema as JSON).
         model: (name, definition files); it may learn from a stream that is registered already.
         learns_from: the stream that the definition must name; None: any.
+
+    Raises:
+        InvalidInput, NotFound, Conflict: as of streams and models; Conflict also where a layer would start anew that
+            the definition does not name. Then nothing has changed.
     """
     if stream is None and model is None:
         raise InvalidInput("there is nothing to apply: give a stream, a model or both")
@@ -139,8 +142,15 @@ def _model_notes(change: str, before: Model | None, after: Model) -> list[str]:
 
 def takeover(connection: Connection, before: Model, files: Mapping[str, bytes]) -> tuple[str, ...]:
     """The weights that the next round keeps, moves, starts new and drops, a sentence each; none before the first
-    version. `before`: the model as it was; the stream's schema is taken as it is by now. `files`: the new definition,
-    which is valid. Raises Conflict: a layer would have to start anew that `restart.yaml` does not name."""
+    version.
+
+    Args:
+        before: the model as it was; the stream's schema is taken as it is by now.
+        files: the new definition, which is valid.
+
+    Raises:
+        Conflict: a layer would have to start anew that `restart.yaml` does not name.
+    """
     if not before.newest_version:
         return ()
     number = before.head_version or before.newest_version

@@ -49,11 +49,13 @@ def resume(transaction: Transaction, name: str, *, by: str, reason: str) -> Mode
 
 
 def pin(transaction: Transaction, name: str, version: int, *, by: str, reason: str) -> Model:
-    """Production stays where it is; versions that pass the gate are held, and rounds go on from them. Raises Conflict:
-    production names another version, or none. NotFound: there is no such version.
+    """Production stays where it is; versions that pass the gate are held, and rounds go on from them.
 
     Args:
         version: production's version as the caller has seen it; 0: any.
+
+    Raises:
+        Conflict: production names another version, or none. NotFound: there is no such version.
     """
     production = models.get_model(transaction.connection, name).aliases.get(PRODUCTION, 0)
     if not production:
@@ -111,10 +113,13 @@ def delete_model(transaction: Transaction, name: str, *, users: Sequence[str], b
 
 
 def check_model_deletable(connection: Connection, name: str, *, users: Sequence[str]) -> Model:
-    """Gives the model. Raises Conflict: it is not archived, a round of it is open, or a replica serves it. NotFound.
+    """Gives the model.
 
     Args:
         users: a sentence for each instance that serves it.
+
+    Raises:
+        Conflict: it is not archived, a round of it is open, or a replica serves it. NotFound.
     """
     model = models.get_model(connection, name)
     if not model.archived:

@@ -25,8 +25,7 @@ from services.registry.versions.aliases import follow_predecessor, take_off
 
 
 def outcome(connection: Connection, name: str, selection: JsonMap) -> dict[str, Any]:
-    """The effects of forgetting. Raises Conflict: a round is open. InvalidInput: the places are none, or too many.
-    NotFound.
+    """The effects of forgetting.
 
     Args:
         selection: {"pieces": places as common/registry/forgotten.py has them, "examples": how many events they are}.
@@ -34,6 +33,9 @@ def outcome(connection: Connection, name: str, selection: JsonMap) -> dict[str, 
     Returns:
         {"examples", "learned_by": versions that have learned them, "head_version": where the next round starts,
         "end_position": where that ended, "was": the head before, "production_version"}.
+
+    Raises:
+        Conflict: a round is open. InvalidInput: the places are none, or too many. NotFound.
     """
     before = models.get_model(connection, name)
     refuse_open_round(connection, name, "made to forget")

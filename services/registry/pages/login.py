@@ -48,8 +48,11 @@ class Logins:
         return self._cookie_of(self._access.identify(f"Bearer {token}"), token)
 
     def begin(self, redirect_uri: str, after: str) -> tuple[str, str]:
-        """Where the browser logs in at the issuer, and the cookie that it keeps meanwhile. Raises NotFound: there is no
-        login. Unavailable: the issuer does not answer."""
+        """Where the browser logs in at the issuer, and the cookie that it keeps meanwhile.
+
+        Raises:
+            NotFound: there is no login. Unavailable: the issuer does not answer.
+        """
         issuer = self._access.issuer
         if issuer is None:
             raise NotFound("no issuer with a client_id is named in the access file")

@@ -29,8 +29,11 @@ SHOWN_VERSIONS = 100
 
 
 def account(connection: Connection, name: str, counted: JsonMap | None) -> JsonMap:
-    """As GET /v1/models/{model}/account shows it. `counted`: the newest report of a trainer on this model
-    (planner.counted); None while none has come."""
+    """As GET /v1/models/{model}/account shows it.
+
+    Args:
+        counted: the newest report of a trainer on this model (planner.counted); None while none has come.
+    """
     model = models.get_model(connection, name)
     line = totals_of(connection, name, model.head_version)
     is_current = counted is not None and counted["head_version"] == model.head_version

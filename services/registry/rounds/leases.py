@@ -53,8 +53,12 @@ class LeaseRules:
 
 @dataclass(frozen=True)
 class Holder:
-    """The trainer that requests a round. `name`: shown with the round. `secret`: known to this holder only, so never
-    shown; "" for a holder that takes no round back."""
+    """The trainer that requests a round.
+
+    Attributes:
+        name: shown with the round.
+        secret: known to this holder only, so never shown; "" for a holder that takes no round back.
+    """
 
     name: str
     secret: str = field(default="", repr=False)
@@ -163,8 +167,11 @@ def release_round(transaction: Transaction, round_id: str, token: int, *, reason
 def fail_round(
     transaction: Transaction, *, round_id: str, token: int, reason: str, failure: JsonMap, rules: LeaseRules
 ) -> Round:
-    """Ends the round for good. A repetition by the same holder changes nothing. `failure`: {"stage", "place", "events",
-    "advice", "log"}, as far as known."""
+    """Ends the round for good. A repetition by the same holder changes nothing.
+
+    Args:
+        failure: {"stage", "place", "events", "advice", "log"}, as far as known.
+    """
     check_documents(failure=failure)
     _bounded_json("the failure", failure)
     if not reason:

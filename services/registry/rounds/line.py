@@ -49,7 +49,11 @@ class Totals:
     def with_version(
         self, number: int, plan: RoundPlan, draft: Mapping[str, Any], parent_end: Mapping[int, int]
     ) -> "Totals":
-        """With another version on the line. `parent_end`: {partition: offset} where the line ended before."""
+        """With another version on the line.
+
+        Args:
+            parent_end: {partition: offset} where the line ended before.
+        """
         trained, held_out, unusable = (draft[f"events_{kind}"] for kind in ("trained", "held_out", "unusable"))
         stretches = left_out_of(number, plan, draft)
         reasons = dict(self.reasons)

@@ -35,10 +35,14 @@ _MAX_SEED = 2**64
 
 
 def plan_round(transaction: Transaction, plan: RoundPlan) -> Round:
-    """Stores the model's next round. The same plan again gives the same round. Raises Conflict: another round took this
-    place, one is still open, the parent is not production, the definition is not the newest, or the ranges do not
-    follow the parent's; InvalidInput: the plan cannot be right for any state; NotFound: the model or the schema version
-    is not registered."""
+    """Stores the model's next round. The same plan again gives the same round.
+
+    Raises:
+        Conflict: another round took this place, one is still open, the parent is not production, the
+            definition is not the newest, or the ranges do not follow the parent's.
+        InvalidInput: the plan cannot be right for any state.
+        NotFound: the model or the schema version is not registered.
+    """
     connection = transaction.connection
     model = models.get_model(connection, plan.model)
     plan_json = _plan_json(plan)
@@ -163,8 +167,11 @@ def end_done(transaction: Transaction, row: RoundRow, version: int) -> None:
 def end_failed(
     transaction: Transaction, row: RoundRow, reason: str, backoff: Backoff, *, failure: JsonMap | None = None
 ) -> None:
-    """The round will not be tried again; production stays, and the model backs off. `failure`: facts beside the reason:
-    stage, place, events, advice, log (its last lines)."""
+    """The round will not be tried again; production stays, and the model backs off.
+
+    Args:
+        failure: facts beside the reason: stage, place, events, advice, log (its last lines).
+    """
     stage = dict(json.loads(row.progress_json)).get("stage", "") or str(row.state)
     known: JsonMap = {
         "stage": stage,

@@ -13,8 +13,11 @@ def check_contiguous(plan: RoundPlan, parent_end: Mapping[int, int]) -> None:
     """Passes when learned and skipped ranges together go on, per partition, exactly where the parent ended.
 
     A partition that the parent's chain has never seen may start anywhere: only the planner knows the log's start.
-    Raises InvalidInput: there is no range, or a range is empty, backwards or negative; Conflict: a range overlaps
-    another, leaves a gap, or does not start at the parent's end."""
+
+    Raises:
+        InvalidInput: there is no range, or a range is empty, backwards or negative.
+        Conflict: a range overlaps another, leaves a gap, or does not start at the parent's end.
+    """
     if not plan.ranges:
         raise InvalidInput(f"round {plan.sequence} of {plan.model} has no ranges")
     for partition, pieces in _by_partition(plan).items():

@@ -33,8 +33,11 @@ def note(transaction: Transaction, before: Model, *, events: str) -> None:
 
 
 def outcome(connection: Connection, before: Model, version: int, events: str) -> JsonMap:
-    """Model.rolled_back once production is at `version`; {} where that is not back on the line. `events`: "": as
-    gate.on_reject of the definition has it."""
+    """Model.rolled_back once production is at `version`; {} where that is not back on the line.
+
+    Args:
+        events: "": as gate.on_reject of the definition has it.
+    """
     head = trained_version(connection, before.name, version)
     if head == before.head_version or not is_on_line(connection, before.name, head, of=before.head_version):
         return {}

@@ -63,8 +63,15 @@ class Teams:
         self._ended = deque[str](maxlen=MAX_OFFERS)
 
     def offer(self, offer: Offer, *, left: str = "") -> Orders:
-        """A trainer is there, computing or free. `left`: why it does not compute for `offer.team_id` any more; "" where
-        it does, or has none. Raises InvalidInput; Overloaded: too many trainers."""
+        """A trainer is there, computing or free.
+
+        Args:
+            left: why it does not compute for `offer.team_id` any more; "" where it does, or has none.
+
+        Raises:
+            InvalidInput.
+            Overloaded: too many trainers.
+        """
         _check(offer)
         self._end_stale()
         now = self._clock()

@@ -69,8 +69,11 @@ class Blobs:
         shelf: Shelf | None = None,
         kept_free_bytes: int = 64 * 1024 * 1024,
     ) -> None:
-        """`takeover_seconds`: an upload that was silent for this long gives way to another of the same file.
-        `kept_free_bytes`: no file is taken where the disk has less than this left."""
+        """
+        Args:
+            takeover_seconds: an upload that was silent for this long gives way to another of the same file.
+            kept_free_bytes: no file is taken where the disk has less than this left.
+        """
         self._kept_free_bytes = kept_free_bytes
         self._shelf: Shelf = shelf or InFolder(directory)
         self._blobs = directory / "blobs"
@@ -180,9 +183,13 @@ class Blobs:
         return found
 
     def read(self, digest: str, offset: int = 0) -> Iterator[bytes]:
-        """The blob's bytes from the offset on, in chunks of 1 MiB. The last comes only after all were verified. Raises
-        NotFound, InvalidInput; DataLoss: the bytes are not the stored bytes; Unavailable: they are at a URL that cannot
-        be reached."""
+        """The blob's bytes from the offset on, in chunks of 1 MiB. The last comes only after all were verified.
+
+        Raises:
+            NotFound, InvalidInput.
+            DataLoss: the bytes are not the stored bytes.
+            Unavailable: they are at a URL that cannot be reached.
+        """
         try:
             size = self._shelf.size_of(check_digest(digest))
             file = self._shelf.open(digest)

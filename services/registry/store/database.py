@@ -37,8 +37,12 @@ Answer = TypeVar("Answer")
 
 @dataclass
 class Transaction:
-    """A writing transaction. Every function that changes the catalog takes it. `now`: epoch seconds, read once, so that
-    all its rows carry the same time. `revision`: of the newest change recorded; 0 while there is none."""
+    """A writing transaction. Every function that changes the catalog takes it.
+
+    Attributes:
+        now: epoch seconds, read once, so that all its rows carry the same time.
+        revision: of the newest change recorded; 0 while there is none.
+    """
 
     connection: Connection
     now: float
@@ -69,8 +73,12 @@ class Database:
 
     @classmethod
     def in_file(cls, path: Path, *, keep_changes: int = KEEP_CHANGES, clock: Clock = time.time) -> "Database":
-        """Opens or creates the file of SQLite. Raises DataLoss: the file is not a catalog, or of another format;
-        Unavailable: it cannot be opened."""
+        """Opens or creates the file of SQLite.
+
+        Raises:
+            DataLoss: the file is not a catalog, or of another format.
+            Unavailable: it cannot be opened.
+        """
         engine = create_engine(f"sqlite:///{path}", pool_size=8, max_overflow=24, pool_timeout=_BUSY_TIMEOUT_SECONDS)
         _use_wal(engine)
         return cls(engine, keep_changes=keep_changes, leadership=None, clock=clock)

@@ -237,8 +237,11 @@ class InFolder:
 
 
 def assemble(directory: Path, digest: str, target: Path) -> None:
-    """Writes a whole file of a data folder, which may be whole there, to the target. Raises FileNotFoundError: it is
-    not here. DataLoss: it is damaged, or its base is missing."""
+    """Writes a whole file of a data folder, which may be whole there, to the target.
+
+    Raises:
+        FileNotFoundError: it is not here. DataLoss: it is damaged, or its base is missing.
+    """
     patches, at = list[tuple[Path, _Head]](), digest
     while (whole := _found(directory, at, "")) is None:
         patch = _found(directory, at, _PATCH)

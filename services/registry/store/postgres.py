@@ -54,8 +54,11 @@ _webhook_places = Table(
 
 
 def url_of(address: str, password_file: Path | None) -> URL:
-    """`postgresql://user@host:port/database?sslmode=...`, as libpq takes it. Raises InvalidInput: it is none, or it
-    holds a password. Unavailable: the file cannot be read."""
+    """`postgresql://user@host:port/database?sslmode=...`, as libpq takes it.
+
+    Raises:
+        InvalidInput: it is none, or it holds a password. Unavailable: the file cannot be read.
+    """
     try:
         url = make_url(address)
     except ArgumentError as error:
@@ -144,12 +147,15 @@ class Leadership:
 def lead(
     engine: Engine, new_owner: str, *, is_stopped: Callable[[float], bool], report: Callable[[str], None]
 ) -> Leadership:
-    """Waits until this registry leads. Raises Unavailable: it was stopped before.
+    """Waits until this registry leads.
 
     Args:
         new_owner: of the files, where the catalog is new.
         is_stopped: waits this number of seconds; true where the wait is to end.
         report: takes the reason for which it does not lead yet.
+
+    Raises:
+        Unavailable: it was stopped before.
     """
     while True:
         try:

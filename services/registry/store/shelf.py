@@ -50,8 +50,12 @@ class Shelf(Protocol):
         """A URL from which others read the file; "" where the registry gives its bytes. Raises FileNotFoundError."""
 
     def put(self, digest: str, source: Path, *, made_of: tuple[str, bytes] | None = None) -> None:
-        """Moves a whole file here, durably. `made_of`: (base, patch) of another file here. The file was not flushed,
-        and the patch may stand in its place."""
+        """Moves a whole file here, durably.
+
+        Args:
+            made_of: (base, patch) of another file here. The file was not flushed, and the patch may
+                stand in its place.
+        """
 
     def note_of(self, digest: str) -> Path:
         """The note in the data folder, whose time of change is the file's last read; it may be missing."""
@@ -197,14 +201,17 @@ def elsewhere_of(directory: Path) -> Elsewhere | None:
 
 
 def claim(directory: Path, url: str, *, owner: str = "", presigned_seconds: int = 0) -> Elsewhere | None:
-    """The place of a registry's files, claimed for its data folder; None where `url` is empty. Raises InvalidInput: the
-    scheme is not known, or has no such URLs; Conflict: the folder's files are elsewhere, or another registry's are at
-    the URL; Unavailable: the URL cannot be reached.
+    """The place of a registry's files, claimed for its data folder; None where `url` is empty.
 
     Args:
         owner: of a catalog that several registries lead in turn: the place is claimed for it, and what the folder has
             noted of the files is forgotten.
         presigned_seconds: how long a URL counts that is given to others to read a file; 0: none is given.
+
+    Raises:
+        InvalidInput: the scheme is not known, or has no such URLs.
+        Conflict: the folder's files are elsewhere, or another registry's are at the URL.
+        Unavailable: the URL cannot be reached.
     """
     before = elsewhere_of(directory)
     if presigned_seconds and (not url or presigned_seconds < _SHORTEST_SECONDS):

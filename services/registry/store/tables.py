@@ -325,8 +325,11 @@ changes = Table(
 
 def read_row(columns: Mapping[Any, Any], made: Callable[..., Value], **others: Any) -> Value:
     """A dataclass's value: fields are read from the columns of their names, a field `x` from the JSON of `x_json`.
-    `columns`: a row's `_mapping`, or more names beside it. `others`: fields that are read otherwise; those that no
-    column has keep their defaults."""
+
+    Args:
+        columns: a row's `_mapping`, or more names beside it.
+        others: fields that are read otherwise; those that no column has keep their defaults.
+    """
     found = {}
     for name in {field.name for field in fields(cast(Any, made))} - others.keys():
         if name in columns:

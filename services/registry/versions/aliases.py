@@ -41,9 +41,13 @@ def set_alias(transaction: Transaction, model: str, alias: str, version: int, *,
     """Points the alias at a kept version; version 0 removes it. Setting what is set already leaves no trace.
 
     A rejected version may be named by a person: moved to production it counts as accepted from then on, its verdict
-    stays as it was. Raises NotFound: there is no such model, version, or alias to remove; Conflict: the version's files
-    are gone, it has learned events forgotten since, or production would be removed; InvalidInput: the name is not
-    valid."""
+    stays as it was.
+
+    Raises:
+        NotFound: there is no such model, version, or alias to remove.
+        Conflict: the version's files are gone, it has learned events forgotten since, or production would be removed.
+        InvalidInput: the name is not valid.
+    """
     check_name("alias", alias)
     if alias == PREDECESSOR:
         raise Conflict(
@@ -76,9 +80,16 @@ def set_alias(transaction: Transaction, model: str, alias: str, version: int, *,
 
 
 def rollback(transaction: Transaction, model: str, *, by: str, reason: str, events: str = "") -> Model:
-    """Moves production back to the version it named before (see the module's text). `events`: LEARN or LEAVE_OUT: the
-    fate of events that only rolled-back versions have learned; "": as gate.on_reject of the definition has it. Raises
-    Conflict: there is no version to go back to; NotFound, InvalidInput."""
+    """Moves production back to the version it named before (see the module's text).
+
+    Args:
+        events: LEARN or LEAVE_OUT: the fate of events that only rolled-back versions have learned; "": as
+            gate.on_reject of the definition has it.
+
+    Raises:
+        Conflict: there is no version to go back to.
+        NotFound, InvalidInput.
+    """
     check_events(events)
     before = models.get_model(transaction.connection, model)
     refuse_pinned(before)

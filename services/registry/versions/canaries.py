@@ -19,8 +19,14 @@ _VERDICTS = {PROMOTE: PASSED, HOLD: "inconclusive"}
 
 
 def decide(transaction: Transaction, name: str, decided: JsonMap) -> dict[str, Any]:
-    """The outcome, for the version's document: {"moved": a sentence} or {"stays": why}. `decided`: {"version", "stage",
-    "decision", "reason"}. Raises InvalidInput: it is no decision."""
+    """The outcome, for the version's document: {"moved": a sentence} or {"stays": why}.
+
+    Args:
+        decided: {"version", "stage", "decision", "reason"}.
+
+    Raises:
+        InvalidInput: it is no decision.
+    """
     model = models.get_model(transaction.connection, name)
     canary = model.canary
     if decided.get("decision") not in (ADVANCE, PROMOTE, BACK, HOLD):

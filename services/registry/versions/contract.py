@@ -24,9 +24,14 @@ ReadBlob = Callable[[str], bytes]
 
 
 def contract_of(files: Sequence[FileEntry], read_blob: ReadBlob, look: layout.Look = layout.look_at) -> JsonMap:
-    """{"signatures", "may_be_left_out", "operations", "tags", "producer"} of the files below saved_model/. `read_blob`:
-    a file's content by its digest. Raises InvalidInput: they are no SavedModel that can be served; the sentence says
-    why."""
+    """{"signatures", "may_be_left_out", "operations", "tags", "producer"} of the files below saved_model/.
+
+    Args:
+        read_blob: a file's content by its digest.
+
+    Raises:
+        InvalidInput: they are no SavedModel that can be served; the sentence says why.
+    """
     entries = {
         PurePosixPath(file.path).relative_to(_FOLDER).as_posix(): file
         for file in files
@@ -47,8 +52,11 @@ def contract_of(files: Sequence[FileEntry], read_blob: ReadBlob, look: layout.Lo
 
 
 def refuse_changed(verdict: Verdict, *, before: JsonMap, after: JsonMap, allowed: bool) -> Verdict:
-    """The same verdict, or a rejection that names what a caller of the version before would miss. `before`: {} where
-    there is no version before, or one of a registry that kept no contracts."""
+    """The same verdict, or a rejection that names what a caller of the version before would miss.
+
+    Args:
+        before: {} where there is no version before, or one of a registry that kept no contracts.
+    """
     changes = signature_changes(before, after)
     if not changes:
         return verdict
@@ -71,7 +79,11 @@ def signature_changes(before: JsonMap, after: JsonMap) -> list[str]:
 
 
 def is_change_allowed(plan: RoundPlan, definition: Collection[str]) -> bool:
-    """Whether the round's request, or its definition, allows the change. `definition`: the names of its files."""
+    """Whether the round's request, or its definition, allows the change.
+
+    Args:
+        definition: the names of its files.
+    """
     requested = plan.configuration.get("requested")
     is_requested = isinstance(requested, Mapping) and bool(requested.get(ALLOW_SIGNATURE_CHANGE))
     return is_requested or SIGNATURES_FILE in definition

@@ -114,8 +114,11 @@ def refuse_unusable(
     verdict: Verdict, *, unusable_count: int, example_count: int, max_share: float, reasons: Mapping[str, int]
 ) -> Verdict:
     """REJECT when more than max_share of the round's examples could not be used: a model of what was left over.
-    `example_count`: all examples of the round, unusable examples included. `reasons`: {reason: count}; the most
-    frequent stands in the sentence."""
+
+    Args:
+        example_count: all examples of the round, unusable examples included.
+        reasons: {reason: count}; the most frequent stands in the sentence.
+    """
     if unusable_count <= max_share * example_count:
         return verdict
     share = f"{unusable_count} of {example_count} examples ({unusable_count / example_count:.3%}) could not be used"

@@ -72,13 +72,15 @@ def register_version(
     transaction: Transaction, *, round_id: str, token: int, draft: VersionDraft, contract: JsonMap
 ) -> Version:
     """Ends the round with a version: token, gate and aliases in one transaction. The caller has checked the files.
-    Raises Conflict: the lease is no longer the caller's, or the round ended otherwise; NotFound: there is no such
-    round.
 
     Args:
         contract: the contract of the draft's SavedModel (contract.py).
 
     The same token and draft again give the same version, since the first answer may have been lost.
+
+    Raises:
+        Conflict: the lease is no longer the caller's, or the round ended otherwise.
+        NotFound: there is no such round.
     """
     connection = transaction.connection
     row = row_of(connection, round_id)
@@ -316,9 +318,12 @@ def _draft_json(draft: VersionDraft) -> str:
 
 
 def add_signature(connection: Connection, model: str, version: int, draft: VersionDraft) -> str:
-    """Stores the draft's signature, if it has one; the ids of its keys, separated by commas. Raises Conflict: it is of
-    another version number; the caller signs again; InvalidInput: it is of another model or other files, or no
-    signature."""
+    """Stores the draft's signature, if it has one; the ids of its keys, separated by commas.
+
+    Raises:
+        Conflict: it is of another version number; the caller signs again.
+        InvalidInput: it is of another model or other files, or no signature.
+    """
     if not draft.signature:
         return ""
     envelope = read_envelope(draft.signature)

@@ -43,8 +43,12 @@ _FOLDER = "saved_model/"
 
 @dataclass(frozen=True)
 class Measured:
-    """By a trainer, on the slice that the model's last round held out. `against`: the version that `metrics` and
-    `evaluation` call the parent; both as a draft has them. `gate`: the definition's, by which that trainer measured."""
+    """By a trainer, on the slice that the model's last round held out.
+
+    Attributes:
+        against: the version that `metrics` and `evaluation` call the parent; both as a draft has them.
+        gate: the definition's, by which that trainer measured.
+    """
 
     against: int
     gate: Gate
@@ -65,12 +69,14 @@ def push_version(
     transaction: Transaction, model_name: str, *, files: Sequence[FileEntry], contract: JsonMap, origin: str, by: str,
     reason: str, measured: Measured | None = None, signature: str = "",
 ) -> Version:  # fmt: skip
-    """Registers the files as the model's next version; the caller has checked that they are there. Raises NotFound:
-    there is no such model. Conflict: it is archived, or the signature is of another version number.
+    """Registers the files as the model's next version; the caller has checked that they are there.
 
     Args:
         origin: where the files came from, in the pusher's words.
         measured: None: it is not judged.
+
+    Raises:
+        NotFound: there is no such model. Conflict: it is archived, or the signature is of another version number.
     """
     check_author(by, reason)
     check_documents(evaluation=measured.evaluation if measured else {})

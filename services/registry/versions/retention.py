@@ -117,8 +117,12 @@ def find_due(connection: Connection, model: Model, retention: Retention, now: fl
 def thin(
     transaction: Transaction, name: str, chosen: Sequence[Due], *, log_start: Mapping[int, int], served: Collection[int]
 ) -> list[int]:
-    """Thins the chosen versions that nothing needs, in one pass. `log_start`: {partition: offset} of the first event
-    that the log still holds. `served`: versions that a replica has or loads."""
+    """Thins the chosen versions that nothing needs, in one pass.
+
+    Args:
+        log_start: {partition: offset} of the first event that the log still holds.
+        served: versions that a replica has or loads.
+    """
     connection = transaction.connection
     needed = {*served, *_needed(connection, models.get_model(connection, name))}
     gone: dict[str, list[int]] = {}

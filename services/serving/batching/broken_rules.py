@@ -17,8 +17,11 @@ _MOST_SHOWN = 10
 
 
 def with_place(error: RequestFailed, prediction: Prediction, run: Callable[[int, int], None]) -> RequestFailed:
-    """The error, in the words of InputContract where it is of a broken rule: with the first row at fault. `run`: runs
-    the rows from the first number to before the second; raises RequestFailed."""
+    """The error, in the words of InputContract where it is of a broken rule: with the first row at fault.
+
+    Args:
+        run: runs the rows from the first number to before the second; raises RequestFailed.
+    """
     found = _RULE.search(error.message)
     if found is None or prediction.rows < 1:
         return error

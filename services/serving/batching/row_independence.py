@@ -19,7 +19,10 @@ _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-2, 1e-3
 
 def dependent_output(model: Model, signature: str, inputs: Arrays) -> str:
     """The name of an output whose rows differ between together and alone; "" for none, or where it is undecided.
-    `inputs`: two rows or more of a signature that takes any number of them."""
+
+    Args:
+        inputs: two rows or more of a signature that takes any number of them.
+    """
     rows = min(len(next(iter(inputs.values()))), MOST_ROWS)
     try:
         together = model.run(signature, {name: array[:rows] for name, array in inputs.items()})

@@ -61,13 +61,16 @@ class AsyncDoor:
         self, request: Request, url: str, tag: bytes, read_body: Callable[[], Awaitable[bytes | None]],
         until_gone: UntilGone,
     ) -> Response | None:  # fmt: skip
-        """None when the URL is none of this door's. Raises RequestFailed: with the code that the answer is to have.
+        """None when the URL is none of this door's.
 
         Args:
             url: path with query.
             tag: the request's name in traces (journal.py).
             read_body: gives None for a body that is too large.
             until_gone: its coroutine ends when the client hangs up; called only while an answer is waited for.
+
+        Raises:
+            RequestFailed: with the code that the answer is to have.
         """
         method = request.method
         submits = _SUBMIT_PATH.fullmatch(url) if method == "POST" else None

@@ -275,9 +275,12 @@ class _Door:
         self, request: config_pb2.ReloadConfigRequest, context: Any
     ) -> config_pb2.ReloadConfigResponse:
         """Answers when the models that are new are available, or could not be made so. None of the counters that
-        metric_names may name exist here, so no increases are reported. Raises RequestFailed: the configuration is
-        refused and changed nothing, or a new model could not be loaded; Unavailable: nothing was decided before the
-        client's deadline."""
+        metric_names may name exist here, so no increases are reported.
+
+        Raises:
+            RequestFailed: the configuration is refused and changed nothing, or a new model could not be loaded.
+            Unavailable: nothing was decided before the client's deadline.
+        """
         if self._reload is None:
             raise RequestFailed(
                 Code.FAILED_PRECONDITION,

@@ -38,8 +38,12 @@ class StateReader:
 
     def read(self, directory: Path, pace: Pace) -> list[np.ndarray] | None:
         """The values that a SavedModel of the program has. They overwrite those of the last call, unless `let_go` came
-        between. None where a variable is no plain numbers in one piece. Raises RequestFailed: DATA_LOSS, a file is
-        damaged; OSError: a file cannot be read."""
+        between. None where a variable is no plain numbers in one piece.
+
+        Raises:
+            RequestFailed: DATA_LOSS, a file is damaged.
+            OSError: a file cannot be read.
+        """
         try:
             index = read_index((directory / INDEX_FILE).read_bytes())
         except InvalidInput as error:

@@ -67,9 +67,15 @@ class TensorFlowEngine:
         self._filtering = threading.Lock()
 
     def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
-        """Runs a signature. `inputs`: exactly the signature's inputs, with its dtypes (strings: object arrays of
-        bytes). `output_filter`: names of outputs; empty means all. Raises RequestFailed: TensorFlow refused; it has
-        TensorFlow's code and words."""
+        """Runs a signature.
+
+        Args:
+            inputs: exactly the signature's inputs, with its dtypes (strings: object arrays of bytes).
+            output_filter: names of outputs; empty means all.
+
+        Raises:
+            RequestFailed: TensorFlow refused; it has TensorFlow's code and words.
+        """
         call = self._callable(signature, output_filter)
         try:
             return call(inputs)
@@ -88,8 +94,14 @@ class TensorFlowEngine:
 
     def take(self, directory: Path, pace: Pace | None = None) -> None:
         """Takes the variables of a SavedModel of the same program. Nobody may call it meanwhile; when this fails, its
-        values are nobody's. `pace`: reads them piece by piece, beside versions that answer; None: as fast as TensorFlow
-        does. Raises RequestFailed: they cannot be read, are damaged, or do not fit the graph."""
+        values are nobody's.
+
+        Args:
+            pace: reads them piece by piece, beside versions that answer; None: as fast as TensorFlow does.
+
+        Raises:
+            RequestFailed: they cannot be read, are damaged, or do not fit the graph.
+        """
         with _failures(directory):
             self._program.check(directory)
             values = self._reader.read(directory, pace) if pace and self._reader else None
@@ -191,13 +203,15 @@ def _array(value: Any) -> np.ndarray:
 
 
 def load(directory: Path, options: EngineOptions, *, is_cautious: bool = False) -> TensorFlowEngine:
-    """Loads a SavedModel: restores its variables, initialises its tables, compiles every signature. Raises
-    RequestFailed: the directory holds no SavedModel that TensorFlow can load; the message is TensorFlow's.
+    """Loads a SavedModel: restores its variables, initialises its tables, compiles every signature.
 
     Args:
         options: its device, thread counts, is_xla, rewriters_off and saved_model_tags count here.
         is_cautious: use the default executor from the start. A few graphs do not make the single-threaded one refuse
             but crash (a loop outside of every function, TensorFlow 2.21).
+
+    Raises:
+        RequestFailed: the directory holds no SavedModel that TensorFlow can load; the message is TensorFlow's.
     """
     with _failures(directory):
         _prepare(options.device)

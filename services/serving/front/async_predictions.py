@@ -128,9 +128,15 @@ class AsyncPredictions(Collector):
         serialized: bytes = b"",
     ) -> str:
         """Enqueues a request whose signature and inputs are filled in; returns the prediction's id once Redis has it.
-        With identity it waits there for its principal's turn, at a cost of its rows. `serialized`: the inputs and the
-        rest of it where they are serialized already. Raises RequestFailed: nothing was enqueued (nobody serves the
-        model, or a bound is reached), or Redis went away and nobody knows."""
+        With identity it waits there for its principal's turn, at a cost of its rows.
+
+        Args:
+            serialized: the inputs and the rest of it where they are serialized already.
+
+        Raises:
+            RequestFailed: nothing was enqueued (nobody serves the model, or a bound is reached), or Redis went away and
+                nobody knows.
+        """
         limits = self.limits
         seconds = limits.deadline_seconds if deadline_seconds is None else deadline_seconds
         places = Places(route.queue.name if self._redis.is_cluster else "")

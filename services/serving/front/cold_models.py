@@ -16,7 +16,11 @@ RequestLoads = Callable[[Collection[str]], None]
 
 
 class ColdModels:
-    """Belongs to one event loop. `limit`: of requests that may wait."""
+    """Belongs to one event loop.
+
+    Args:
+        limit: of requests that may wait.
+    """
 
     def __init__(self, routing: Routing, *, limit: int) -> None:
         self._routing = routing
@@ -68,7 +72,11 @@ class ColdModels:
 
     def follow(self, open_at: Collection[str]) -> None:
         """The manager has sent a state: requests that wait look again. Models that are still waited for are requested
-        again. `open_at`: models at whose queues requests are open, in case such a model has left."""
+        again.
+
+        Args:
+            open_at: models at whose queues requests are open, in case such a model has left.
+        """
         cold = [name for name in {*self._waiting.values(), *open_at} if self._is_cold(name)]
         for changed in list(self._waiting):
             if not changed.done():

@@ -161,10 +161,15 @@ class Front:
         timeout_seconds: float | None = None,
         serialized: bytes = b"",
     ) -> bytes:
-        """Enqueues a request whose signature and inputs are filled in; returns its id. `rows`: how many it has; with
-        identity the request's cost among those of others (turns.py). `serialized`: the inputs and the rest of it where
-        they are serialized already: protobuf merges the two. Raises RequestFailed: nothing was accepted (too much is
-        open, or Redis is away); `on_reply` is not called."""
+        """Enqueues a request whose signature and inputs are filled in; returns its id.
+
+        Args:
+            rows: how many it has; with identity the request's cost among those of others (turns.py).
+            serialized: the inputs and the rest of it where they are serialized already: protobuf merges the two.
+
+        Raises:
+            RequestFailed: nothing was accepted (too much is open, or Redis is away); `on_reply` is not called.
+        """
         timeout = self.within(timeout_seconds)
         queue, load = route.queue, route.queue.load
         counted = rows if load.most_rows else 1

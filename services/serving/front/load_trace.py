@@ -10,7 +10,11 @@ OnState = Callable[[ReplicaState], None]
 
 class LoadTrace:
     """Each attempt is a trace of its own under the name MODEL@VERSION. Loads are few, so that each is traced where
-    anything is. Not thread-safe. `update`: gets the same state first."""
+    anything is. Not thread-safe.
+
+    Args:
+        update: gets the same state first.
+    """
 
     def __init__(self, tracing: Tracing, update: OnState) -> None:
         self._tracing, self._update = tracing, update

@@ -236,8 +236,11 @@ def _copy_tensor(tensor: queue_pb2.Tensor, proto: tfserving_pb2.TensorProto) -> 
 
 
 def open_request_log(settings: ServingSettings) -> RequestLog | None:
-    """None where nothing is to be logged. Raises InvalidInput: the sampling or the place is none. Unavailable: the
-    place cannot be opened."""
+    """None where nothing is to be logged.
+
+    Raises:
+        InvalidInput: the sampling or the place is none. Unavailable: the place cannot be opened.
+    """
     default, of_models = rates_of(settings.request_log_sampling)
     if not settings.request_log:
         if settings.request_log_sampling:

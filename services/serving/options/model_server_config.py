@@ -82,11 +82,14 @@ def config_json(config: config_pb2.ModelServerConfig) -> dict[str, Any]:
 
 
 def models_of(config: config_pb2.ModelServerConfig, *, platforms: Collection[str]) -> dict[str, ConfiguredModel]:
-    """The models of a configuration by name. Raises InvalidInput: the configuration is not a list of models that this
-    server can serve. An empty list is refused: it would unload everything, and a half-written file reads so.
+    """The models of a configuration by name.
 
     Args:
         platforms: the names that model_platform may be.
+
+    Raises:
+        InvalidInput: the configuration is not a list of models that this server can serve. An empty list is refused:
+            it would unload everything, and a half-written file reads so.
     """
     if config.WhichOneof("config") != "model_config_list":
         raise InvalidInput(

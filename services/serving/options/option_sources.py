@@ -56,8 +56,14 @@ def _listed(text: str) -> tuple[str, ...]:
 def version_options(
     replica: ModelOptions, directory: Path, *, platform: str, is_per_model_batching: bool
 ) -> ModelOptions:
-    """How the version in `directory` is run. `platform`: the platform in the model's configuration; "" for none. Raises
-    InvalidInput: a file of it is wrong."""
+    """How the version in `directory` is run.
+
+    Args:
+        platform: the platform in the model's configuration; "" for none.
+
+    Raises:
+        InvalidInput: a file of it is wrong.
+    """
     batching = replica.batching
     if is_per_model_batching:
         files = [folder / PER_MODEL_FILE for folder in (directory.parent, directory)]

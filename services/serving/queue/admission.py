@@ -91,8 +91,12 @@ class QueueLoad:
                 self.of_principals[principal] = left
 
     def answered(self, count: int, now: float) -> None:
-        """A batch of answers came from a runner, after each of them was closed. `count`: of those that came in time.
-        What was dropped unrun is quickly answered and would make a queue that nobody can keep up with look fast."""
+        """A batch of answers came from a runner, after each of them was closed.
+
+        Args:
+            count: of those that came in time. What was dropped unrun is quickly answered and would make a queue that
+                nobody can keep up with look fast.
+        """
         if self._answered_at:
             self._busy_seconds += now - self._answered_at
             self._answered += count

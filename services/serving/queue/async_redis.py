@@ -27,8 +27,11 @@ _ID_BYTES = 16
 
 @dataclass(frozen=True)
 class Places:
-    """The keys of the predictions of a model in a cluster, of all models elsewhere (async_scripts.py). `model`: its
-    name in the keys; "": all."""
+    """The keys of the predictions of a model in a cluster, of all models elsewhere (async_scripts.py).
+
+    Attributes:
+        model: its name in the keys; "": all.
+    """
 
     model: str = ""
 

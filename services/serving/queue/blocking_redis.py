@@ -29,8 +29,15 @@ class BlockingRedis:
     """A connection. Not thread-safe. After Unavailable it is closed; the next command opens it again."""
 
     def __init__(self, url: str, *, key: bytes = b"", timeout_seconds: float = 5.0) -> None:
-        """Does not connect. `url`: of the form in common/redis_url.py. `key`: in a cluster, whose master is connected
-        to; all keys of all commands have its hash tag. Raises InvalidInput: the URL is of another kind."""
+        """Does not connect.
+
+        Args:
+            url: of the form in common/redis_url.py.
+            key: in a cluster, whose master is connected to; all keys of all commands have its hash tag.
+
+        Raises:
+            InvalidInput: the URL is of another kind.
+        """
         self._url = RedisUrl.parse(url)
         self._key = key
         self._shown = f"Redis at {self._url.shown}"
@@ -73,8 +80,13 @@ class BlockingRedis:
 
     def exchange(self, commands: Sequence[Sequence[Argument]], *, timeout_seconds: float | None = None) -> list[object]:
         """Sends the commands in a single write; returns their answers in order, refusals as RedisRefused values.
-        `timeout_seconds`: how long all the answers may take. Raises Unavailable: no connection, or it broke; nobody
-        knows then which commands were done."""
+
+        Args:
+            timeout_seconds: how long all the answers may take.
+
+        Raises:
+            Unavailable: no connection, or it broke; nobody knows then which commands were done.
+        """
         if self._socket is None:
             self.connect()
         assert self._socket is not None

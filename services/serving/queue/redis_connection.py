@@ -40,8 +40,11 @@ class RedisConnection(asyncio.Protocol):
         self.is_open = False
 
     def send(self, commands: bytes, *callbacks: OnReply, now: bool = False) -> None:
-        """Writes packed commands, a callback per command. On a lost connection nothing happens. `now`: do not leave the
-        system call to the end of this turn of the loop, as uvloop does."""
+        """Writes packed commands, a callback per command. On a lost connection nothing happens.
+
+        Args:
+            now: do not leave the system call to the end of this turn of the loop, as uvloop does.
+        """
         if not self.is_open or self._transport is None:
             return
         if not self._callbacks:
@@ -121,9 +124,16 @@ def is_elsewhere(reply: Reply) -> bool:
 
 
 async def connect(url: str, on_lost: Callable[[], None], *, key: bytes = b"") -> RedisConnection:
-    """Connects, authenticates and selects the database of the URL. `url`: of the form in common/redis_url.py. `key`: in
-    a cluster, whose master is connected to. Raises InvalidInput: the URL is of another form; Unavailable: Redis cannot
-    be reached or does not let us in."""
+    """Connects, authenticates and selects the database of the URL.
+
+    Args:
+        url: of the form in common/redis_url.py.
+        key: in a cluster, whose master is connected to.
+
+    Raises:
+        InvalidInput: the URL is of another form.
+        Unavailable: Redis cannot be reached or does not let us in.
+    """
     where = RedisUrl.parse(url)
     if where.fails_over:
         where = await asyncio.to_thread(where.located, key)

@@ -151,8 +151,12 @@ class VersionSlot:
     def confirm(self, *, read_by_others: Collection[str], now: float) -> None:
         """AVAILABLE once its runner reads its queues and nobody else does: before that, a request finds nobody to
         answer it, or is answered by the version before this one. A runner that does not let go of a queue, because it
-        hangs, holds this up for a few seconds only. `read_by_others`: the queues that other runners of this replica
-        read. `now`: monotonic seconds."""
+        hangs, holds this up for a few seconds only.
+
+        Args:
+            read_by_others: the queues that other runners of this replica read.
+            now: monotonic seconds.
+        """
         if self.state is not ServingState.LOADING or not self.can_serve():
             return
         assigned = self.targets_assigned()
@@ -190,8 +194,11 @@ class VersionSlot:
 
     def snapshot(self, *, read_by_others: Collection[str], runner_models: int) -> VersionState:
         """As the front sees it: an alias counts for the version before this one until that has let go of its queue.
-        `read_by_others`: the queues that other runners of this replica read. `runner_models`: how many models its
-        process serves."""
+
+        Args:
+            read_by_others: the queues that other runners of this replica read.
+            runner_models: how many models its process serves.
+        """
         is_out = self.is_cold and self.runner is None
         if is_out and self.shown and (self.shown.attempt, self.shown.state) == (self.attempt, self.state):
             return self.shown

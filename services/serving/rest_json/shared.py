@@ -21,8 +21,12 @@ _STRING_BYTES = 48
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A request's rows, apart from their shared inputs. `context`: inputs that no row names. `instances`: the rows;
-    where only some of them name an input of the context, the others have it from there."""
+    """A request's rows, apart from their shared inputs.
+
+    Attributes:
+        context: inputs that no row names.
+        instances: the rows; where only some of them name an input of the context, the others have it from there.
+    """
 
     context: Mapping[str, Any]
     context_signature: Signature

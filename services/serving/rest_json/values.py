@@ -85,9 +85,14 @@ def is_base64(value: object) -> bool:
 
 
 def read_value(value: Any, spec: TensorSpec, *, strict: bool) -> np.ndarray:
-    """An array of the signature's type; strings are object arrays of bytes. No dimension is added. `strict`: the
-    document holds true or false somewhere, which numpy would take for numbers among numbers. Raises RequestFailed: the
-    value is not of the type or not rectangular."""
+    """An array of the signature's type; strings are object arrays of bytes. No dimension is added.
+
+    Args:
+        strict: the document holds true or false somewhere, which numpy would take for numbers among numbers.
+
+    Raises:
+        RequestFailed: the value is not of the type or not rectangular.
+    """
     if not strict or (spec.dtype not in _INTEGER_RANGES and spec.dtype not in _FLOATS):
         array = _converted_at_once(value, spec.dtype)
         if array is not None:

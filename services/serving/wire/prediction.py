@@ -151,8 +151,14 @@ def _shown_shape(spec: TensorSpec) -> str:
 
 
 def check_names(signature: Signature, names: Mapping[str, object], *, defaults: Collection[str] = ()) -> None:
-    """Whether exactly the signature's inputs are given. `defaults`: those that may be left out. Raises RequestFailed:
-    they are not."""
+    """Whether exactly the signature's inputs are given.
+
+    Args:
+        defaults: those that may be left out.
+
+    Raises:
+        RequestFailed: they are not.
+    """
     expected = signature.inputs
     missing = expected.keys() - names.keys()
     if names.keys() <= expected.keys() and missing <= set(defaults):

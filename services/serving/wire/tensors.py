@@ -53,8 +53,14 @@ def read_tensor_protos(
     *,
     max_bytes: int = MAX_EXPANDED_BYTES,
 ) -> None:
-    """Adds the inputs to the queue's request, in order of their names. `max_bytes`: bytes of all together. Raises
-    RequestFailed: they take more, or a tensor is none (`read_tensor_proto`)."""
+    """Adds the inputs to the queue's request, in order of their names.
+
+    Args:
+        max_bytes: bytes of all together.
+
+    Raises:
+        RequestFailed: they take more, or a tensor is none (`read_tensor_proto`).
+    """
     room = max_bytes
     for alias, proto in sorted(given.items()):
         room -= _expanded_bytes(alias, proto)

@@ -33,8 +33,12 @@ _MAX_FRUITLESS = 3
 
 @dataclass(frozen=True)
 class Place:
-    """Where this trainer stands. `host`: under which others reach it. `spec`: of the cluster that TF_CONFIG describes;
-    None without one."""
+    """Where this trainer stands.
+
+    Attributes:
+        host: under which others reach it.
+        spec: of the cluster that TF_CONFIG describes; None without one.
+    """
 
     host: str
     spec: ClusterSpec | None = None
@@ -65,8 +69,11 @@ def place_of(settings: TrainerSettings) -> Place | None:
 
 
 class Cluster:
-    """Used by the thread of the lease loop. `code_digest`: trainers with other code would compute something else, and
-    are no company."""
+    """Used by the thread of the lease loop.
+
+    Args:
+        code_digest: trainers with other code would compute something else, and are no company.
+    """
 
     def __init__(
         self, settings: TrainerSettings, registry: RegistryClient, place: Place, *, holder: str, code_digest: str

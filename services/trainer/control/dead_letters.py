@@ -22,8 +22,12 @@ _BEFORE_ALL = Place(-1, -1, -1, "")
 
 
 class RoundLetters:
-    """Of a round: each event of its range at most once. `open_log`: for each writing. `written_by`: as for
-    append_letters."""
+    """Of a round: each event of its range at most once.
+
+    Args:
+        open_log: for each writing.
+        written_by: as for append_letters.
+    """
 
     def __init__(
         self, plan: RoundPlan, open_log: Callable[[], AbstractContextManager[EventLog]], *, written_by: str
@@ -32,10 +36,16 @@ class RoundLetters:
         self._last, self._named = _BEFORE_ALL, 0
 
     def write(self, places: Sequence[Place], *, most: int) -> int:
-        """The number of letters; a place of which the log has no event, or a forgotten event, gives none. `places`: in
-        order, all of them behind those that were named before. `most`: events that the round has counted as unusable.
-        Raises InvalidInput, PermissionDenied: they are not, or not of the round's range; nothing is written; DataLoss,
-        Unavailable: some letters may be in the log."""
+        """The number of letters; a place of which the log has no event, or a forgotten event, gives none.
+
+        Args:
+            places: in order, all of them behind those that were named before.
+            most: events that the round has counted as unusable.
+
+        Raises:
+            InvalidInput, PermissionDenied: they are not, or not of the round's range; nothing is written.
+            DataLoss, Unavailable: some letters may be in the log.
+        """
         if not places:
             return 0
         self._check(places, most)

@@ -18,9 +18,14 @@ _HASHING = 2
 def manifest_of(
     directory: Path, *, most_bytes: int, meanwhile: Callable[[list[FileEntry]], None] = lambda found: None
 ) -> tuple[FileEntry, ...]:
-    """Every file below the directory, sorted by path, with its size and SHA-256; 0 bytes: any number. `meanwhile`: is
-    called while digests are taken, with the files, which have none yet. Raises InvalidInput: there is something else
-    than files and folders, a name that is no text, or too much of them."""
+    """Every file below the directory, sorted by path, with its size and SHA-256; 0 bytes: any number.
+
+    Args:
+        meanwhile: is called while digests are taken, with the files, which have none yet.
+
+    Raises:
+        InvalidInput: there is something else than files and folders, a name that is no text, or too much of them.
+    """
     if directory.is_symlink():
         raise InvalidInput(f"the round hands in {directory.name}, which is a link")
     found = sorted(_files(directory))

@@ -27,8 +27,11 @@ _KILL_SECONDS = 10.0
 
 @dataclass
 class Helping:
-    """A membership, until the round ends, the team is lost, or this trainer stops; for /v1/status too. `assignment`:
-    the chief's round, with this trainer's rank."""
+    """A membership, until the round ends, the team is lost, or this trainer stops; for /v1/status too.
+
+    Args:
+        assignment: the chief's round, with this trainer's rank.
+    """
 
     membership: Membership
     assignment: RoundAssignment
@@ -120,8 +123,11 @@ class Helping:
 
 
 class Helper:
-    """Offers this trainer, where it is free, to the others of its cluster. `running`: the round that it helps with; may
-    be looked at from any thread."""
+    """Offers this trainer, where it is free, to the others of its cluster.
+
+    Attributes:
+        running: the round that it helps with; may be looked at from any thread.
+    """
 
     def __init__(
         self,

@@ -17,7 +17,11 @@ _ABOUT_THE_VERSION = ("InvalidInput", "DataLoss", "DefinitionFailedError")
 
 
 class ScoreProcess:
-    """Of the thread that owns the zygote. `limit_seconds`: of its own time; then the version is refused."""
+    """Of the thread that owns the zygote.
+
+    Args:
+        limit_seconds: of its own time; then the version is refused.
+    """
 
     def __init__(self, request: ScoreRequest, zygote: RunsRounds, *, limit_seconds: float) -> None:
         self._request, self._zygote, self._limit_seconds = request, zygote, limit_seconds

@@ -29,8 +29,11 @@ def reason_against(definition: Definition, setting: str) -> str:
 
 
 def unscored(definition: Definition, plan: RoundPlan, found: Figures | None, *, reason: str) -> dict[str, str]:
-    """Metrics of the gate that only the round's process has measured, by name, with the reason. `found`: figures
-    measured outside; None: none, for this `reason`."""
+    """Metrics of the gate that only the round's process has measured, by name, with the reason.
+
+    Args:
+        found: figures measured outside; None: none, for this `reason`.
+    """
     gate, ours, why = definition.gate, _measured_by_us(definition), dict[str, str]()
     for rule in gate.all_rules:
         if found is None:

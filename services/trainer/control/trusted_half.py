@@ -54,8 +54,12 @@ OpenRegistry = Callable[[str], RegistryClient]
 
 @dataclass(frozen=True)
 class Means:
-    """The trainer's means for the trusted halves of all rounds. `definition_of`: by its digest. `signer`: of every
-    version; None where none is signed."""
+    """The trainer's means for the trusted halves of all rounds.
+
+    Attributes:
+        definition_of: by its digest.
+        signer: of every version; None where none is signed.
+    """
 
     settings: TrainerSettings
     definition_of: Callable[[str], Definition]
@@ -63,8 +67,11 @@ class Means:
 
 
 class TrustedHalves:
-    """Makes a trusted half for each assignment. `open_registry`: a client whose calls wait for a registry that
-    restarts."""
+    """Makes a trusted half for each assignment.
+
+    Args:
+        open_registry: a client whose calls wait for a registry that restarts.
+    """
 
     def __init__(self, open_registry: OpenRegistry, signer: VersionSigner | None, settings: TrainerSettings) -> None:
         self._open_registry = open_registry
@@ -270,8 +277,12 @@ class TrustedHalf:
         return _sent(wire.version_to_wire(self.version))
 
     def _scored(self, draft: VersionDraft, definition: Definition) -> JsonMap:
-        """As in common/registry/scored_outside.py. Raises InvalidInput: the draft's are others, or the export gives
-        none; Unavailable: nothing is known of it now."""
+        """As in common/registry/scored_outside.py.
+
+        Raises:
+            InvalidInput: the draft's are others, or the export gives none.
+            Unavailable: nothing is known of it now.
+        """
         plan, setting = self._assignment.plan, self._settings.score_outside
         if reason := stated_metrics.reason_against(definition, setting):
             unscored = stated_metrics.unscored(definition, plan, None, reason=reason)

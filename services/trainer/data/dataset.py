@@ -76,13 +76,16 @@ def read_blocks(
     """Blocks of the ranges in their fixed order; a block closes at the first record boundary at or after the size.
 
     Memory holds one block and one record per partition (plus what the log's reader buffers, and 32 records of each
-    partition that is read ahead). Raises DataLoss: a record is too damaged to count its examples, or retention has
-    removed part of the ranges; InvalidInput: the block size is below 1, or `start` does not lie in the ranges.
+    partition that is read ahead).
 
     Args:
         start: a block's `next_position`, to go on after that block.
         readers: above 1, this number of partitions is read ahead by threads; the blocks are the same.
         traces: gets those of the records that are read, in order, 64 and a record's at most.
+
+    Raises:
+        DataLoss: a record is too damaged to count its examples, or retention has removed part of the ranges.
+        InvalidInput: the block size is below 1, or `start` does not lie in the ranges.
     """
     if block_examples < 1:
         raise InvalidInput(f"block_examples must be at least 1, got {block_examples}")

@@ -27,8 +27,12 @@ _LISTS = {"float32": "float_list", "int64": "int64_list", "string": "bytes_list"
 
 
 class EventWindows:
-    """What `log` reads, with windows in place of events. `schema`: as the model sees it. `begins`: by partition, the
-    first record that may be read."""
+    """What `log` reads, with windows in place of events.
+
+    Args:
+        schema: as the model sees it.
+        begins: by partition, the first record that may be read.
+    """
 
     def __init__(self, log: Reading, window: EventWindow, schema: Schema, begins: Mapping[int, int]) -> None:
         self._log, self._window, self._schema, self._begins = log, window, schema, begins

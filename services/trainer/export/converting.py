@@ -40,9 +40,14 @@ class NotMadeError(Exception):
 
 
 def make(name: str, saved_model: Path, target: Path, rows: Arrays, calibration: str = "events") -> Answer:
-    """Writes one format below `target` and opens what was written. `calibration`: of tflite_int8; where it is made_up,
-    `rows` say names, shapes and types alone. Raises NotMadeError: it cannot be made, or what was made cannot be
-    opened."""
+    """Writes one format below `target` and opens what was written.
+
+    Args:
+        calibration: of tflite_int8; where it is made_up, `rows` say names, shapes and types alone.
+
+    Raises:
+        NotMadeError: it cannot be made, or what was made cannot be opened.
+    """
     target.mkdir(parents=True)
     try:
         if name.startswith("tflite"):

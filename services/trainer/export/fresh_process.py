@@ -71,10 +71,16 @@ class FreshProcess:
         trial_seconds: float | None = None,
         latency: Path | None = None,
     ) -> str:
-        """What `answers.Exports` says of the export; or a sentence that it crashed, twice, or took too long. `program`:
-        digest of what it shares with exports that differ in their variables; the next one of them is compared without
-        loading it anew. Empty: nothing is kept of it. `latency`: as `answers.Exports.compare` has it. Raises
-        Unavailable: the process was killed; that says nothing about the export."""
+        """What `answers.Exports` says of the export; or a sentence that it crashed, twice, or took too long.
+
+        Args:
+            program: digest of what it shares with exports that differ in their variables; the next one of them is
+                compared without loading it anew. Empty: nothing is kept of it.
+            latency: as `answers.Exports.compare` has it.
+
+        Raises:
+            Unavailable: the process was killed; that says nothing about the export.
+        """
         answer = ""
         for is_cautious in (False, True):
             answer = self._request_once(

@@ -279,8 +279,7 @@ def check(
     directory: Path, trial: Trial, fresh: FreshProcess, work_dir: Path, *, program: str = "",
     latency: Path | None = None,
 ) -> dict[str, str]:  # fmt: skip
-    """Has a process that knows nothing of the model load the export and answer what the model answered. Raises
-    DefinitionFailedError: it cannot be loaded there, or an answer differs; Unavailable: the process is gone.
+    """Has a process that knows nothing of the model load the export and answer what the model answered.
 
     Args:
         program: its digest, where further exports of it are to be checked without loading it anew.
@@ -288,6 +287,10 @@ def check(
 
     Returns:
         Warnings of a version, by what they are about.
+
+    Raises:
+        DefinitionFailedError: it cannot be loaded there, or an answer differs.
+        Unavailable: the process is gone.
     """
     graph = tagged(read((directory / MODEL_FILE).read_bytes()))
     _refuse_operations(graph, has_own_operations=(directory / OWN_OPERATIONS_FILE).is_file())

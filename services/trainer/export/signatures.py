@@ -37,8 +37,12 @@ def names_for(served: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def answers_by_examples(served: Tensors, words: Sequence[str]) -> dict[str, dict[str, tf.Tensor]]:
-    """{signature: its outputs}, as many of the two as the served outputs allow. `served`: the first head's outputs by
-    name. `words`: the label's vocabulary; empty where its classes are numbers."""
+    """{signature: its outputs}, as many of the two as the served outputs allow.
+
+    Args:
+        served: the first head's outputs by name.
+        words: the label's vocabulary; empty where its classes are numbers.
+    """
     names = names_for(served)
     found: dict[str, dict[str, tf.Tensor]] = {}
     if CLASSIFICATION in names:

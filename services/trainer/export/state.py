@@ -70,8 +70,11 @@ def write(saved_model: Path, state: State, object_graph: bytes) -> None:
 
 
 def places_in(saved_model: Path, arrays: Mapping[str, NDArray[np.generic]], model: Model) -> Elsewhere | None:
-    """Where an export has big arrays, byte for byte, among its variables; None where it has none of them. `model`: that
-    was exported; an array in the memory of one of its variables is not compared with the file."""
+    """Where an export has big arrays, byte for byte, among its variables; None where it has none of them.
+
+    Args:
+        model: that was exported; an array in the memory of one of its variables is not compared with the file.
+    """
     big = {
         path: array
         for path, array in arrays.items()

@@ -34,9 +34,14 @@ def build(
     seed: int,
     tables: Mapping[str, BatchTable] = NO_TABLES,
 ) -> BuiltModel:
-    """Builds it from the seed: equal arguments give equal initial weights and equal variable paths. `tables`: by name,
-    what an estimator takes in place of new embedding tables. Raises DefinitionFailedError: a user's module does not
-    give a usable model."""
+    """Builds it from the seed: equal arguments give equal initial weights and equal variable paths.
+
+    Args:
+        tables: by name, what an estimator takes in place of new embedding tables.
+
+    Raises:
+        DefinitionFailedError: a user's module does not give a usable model.
+    """
     seed_state = determinism.start_from_seed(seed, keeps_kernels=module is None)
     with _computing_in(definition.training.mixed_precision):
         if module is None:

@@ -65,9 +65,14 @@ class Described(Protocol):
 
 
 class ExternalModel:
-    """Answering, by the SavedModel in `directory`. `like`: the model whose heads it answers and whose metrics it is
-    measured by. Raises InvalidInput: it cannot be loaded, takes what is no feature of the stream, or gives no output
-    for a head."""
+    """Answering, by the SavedModel in `directory`.
+
+    Args:
+        like: the model whose heads it answers and whose metrics it is measured by.
+
+    Raises:
+        InvalidInput: it cannot be loaded, takes what is no feature of the stream, or gives no output for a head.
+    """
 
     least = 1e-7
     """Of a probability or rate whose logarithm is taken."""

@@ -103,8 +103,7 @@ def only_known_state(
 ) -> Iterator[list[Any]]:
     """Looks at what the code within adds to the graph that is being made; eager execution is not looked at.
 
-    Gives a list that takes what the code returns: a draw that nothing uses is none. Raises DefinitionFailedError: it
-    does what no checkpoint, rebuild or replica could repeat.
+    Gives a list that takes what the code returns: a draw that nothing uses is none.
 
     Args:
         path: the module's; None for an estimator, which is not looked at either.
@@ -113,6 +112,9 @@ def only_known_state(
             recurrent layers draw their dropout first, and then look whether they are trained.
         is_answer: variables may not be changed.
         makes_layers: within, so that Keras draws their seeds from Python's generator.
+
+    Raises:
+        DefinitionFailedError: it does what no checkpoint, rebuild or replica could repeat.
     """
     results: list[Any] = []
     if path is None or tf.executing_eagerly():
@@ -199,8 +201,11 @@ def _fault_of(node: Any, *, is_answer: bool) -> str:
 
 def _is_used(operation: tf.Operation, ends: set[tf.Operation], drawn_from: set[str]) -> bool:
     """Whether it changes something, or what changes something or is returned depends on it. A seed that goes on changes
-    nothing: of that one, whether the numbers are used. `drawn_from`: the names of the tensors that lead to the
-    seeds."""
+    nothing: of that one, whether the numbers are used.
+
+    Args:
+        drawn_from: the names of the tensors that lead to the seeds.
+    """
     waiting, seen = [operation], {operation}
     if _goes_on(operation, drawn_from):
         reads = [read for read in operation.inputs[0].consumers() if read.type == "ReadVariableOp"]

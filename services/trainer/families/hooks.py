@@ -89,8 +89,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Saved:
-    """What after_checkpoint hears of. `kind`: `resume_point`, which the registry holds, or `result`, the version's
-    files on the trainer's disk. `paths`: of its arrays."""
+    """What after_checkpoint hears of.
+
+    Attributes:
+        kind: `resume_point`, which the registry holds, or `result`, the version's files on the trainer's disk.
+        paths: of its arrays.
+    """
 
     kind: str
     step: int
@@ -155,7 +159,13 @@ def check_every_function_is_used(
     module: types.ModuleType, path: str, sources: Iterable[str], known: Sequence[str]
 ) -> None:
     """Refuses a function that the module never mentions again and whose name is nearly one of `known` or a hook's.
-    `sources`: the definition's Python files. Raises DefinitionFailedError: nothing would call it."""
+
+    Args:
+        sources: the definition's Python files.
+
+    Raises:
+        DefinitionFailedError: nothing would call it.
+    """
     names = [name for name in (*known, *HOOKS) if not hasattr(module, name)]
     text = "\n".join(sources)
     for name, value in vars(module).items():

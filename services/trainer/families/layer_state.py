@@ -41,8 +41,12 @@ def adapt(
     specs: Mapping[str, tf.TensorSpec],
     blocks: Callable[[], Iterator[Mapping[str, tf.Tensor]]],
 ) -> None:
-    """Calls a module's own adapt(network, dataset); the dataset may be gone over several times. `specs`: of the
-    network's inputs. `blocks`: gives the inputs of the round's trained examples, block by block, in their order."""
+    """Calls a module's own adapt(network, dataset); the dataset may be gone over several times.
+
+    Args:
+        specs: of the network's inputs.
+        blocks: gives the inputs of the round's trained examples, block by block, in their order.
+    """
 
     def batches() -> Iterator[dict[str, tf.Tensor]]:
         for columns in blocks():

@@ -37,8 +37,12 @@ def predictions_of(task: Task, outputs: tf.Tensor) -> tf.Tensor:
 
 
 def losses_of(head: Head, labels: tf.Tensor, outputs: tf.Tensor, *, class_count: int) -> tf.Tensor:
-    """float32 [n], before class weights. `labels`: as heads.labels_of gives them. `outputs`: float32 [n] or [n,
-    units]."""
+    """float32 [n], before class weights.
+
+    Args:
+        labels: as heads.labels_of gives them.
+        outputs: float32 [n] or [n, units].
+    """
     plain = _PLAIN.get((head.task, head.loss.name))
     if plain is not None and not head.label_smoothing and not labels.shape.rank == outputs.shape.rank == 2:
         return plain(labels, outputs)
@@ -155,7 +159,11 @@ _PLAIN: Mapping[tuple[Task, str], LossOfHead] = {
 
 def _of_groups(loss: Loss, relevance: tf.Tensor, groups: tf.Tensor, scores: tf.Tensor) -> tf.Tensor:
     """Of the order of a group's events, float32 [n]; 0 for an example that nothing is compared with, or whose group has
-    no relevant one. `relevance`, `groups`, `scores`: float32 [n], the relevance from 0."""
+    no relevant one.
+
+    Args:
+        relevance, groups, scores: float32 [n], the relevance from 0.
+    """
     together = tf.equal(groups[:, tf.newaxis], groups[tf.newaxis, :])
     if loss.name == "listwise_softmax":
         totals = tf.linalg.matvec(tf.cast(together, tf.float32), relevance)

@@ -47,8 +47,12 @@ def add_to(saved_model: Path, libraries: Mapping[str, bytes]) -> None:
 
 
 def load_listed(saved_model: Path) -> None:
-    """What an export lists, as a replica loads it. Raises InvalidInput: the list names what is none of the export's own
-    files; OSError, tf.errors.OpError: one cannot be loaded."""
+    """What an export lists, as a replica loads it.
+
+    Raises:
+        InvalidInput: the list names what is none of the export's own files.
+        OSError, tf.errors.OpError: one cannot be loaded.
+    """
     path = saved_model / OWN_OPERATIONS_FILE
     for library in own_libraries(path.read_bytes()) if path.is_file() else ():
         tf.load_op_library(str(saved_model / library))

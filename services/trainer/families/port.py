@@ -57,9 +57,12 @@ class TrainingSet:
 
 @dataclass(frozen=True)
 class Carrying:
-    """How a parent's variables go over into a model: what their rows mean in both, paths as in identity.py. `restart`:
-    layers and tables that start anew (identity.is_named). `has_changed`: the two have different definitions; a restart
-    counts only then."""
+    """How a parent's variables go over into a model: what their rows mean in both, paths as in identity.py.
+
+    Attributes:
+        restart: layers and tables that start anew (identity.is_named).
+        has_changed: the two have different definitions; a restart counts only then.
+    """
 
     before: Mapping[str, VariableMeaning] = field(default_factory=dict)
     after: Mapping[str, VariableMeaning] = field(default_factory=dict)
@@ -138,7 +141,10 @@ class Model(Answering, Protocol):
 
     def fit(self, before: Arrays, blocks: Callable[[], Iterator[Columns]]) -> None:
         """Learns what must be known before the first step and is not in `before`, a parent's or resume point's arrays.
-        `blocks`: gives the columns of the round's trained examples, block by block; may be called several times."""
+
+        Args:
+            blocks: gives the columns of the round's trained examples, block by block; may be called several times.
+        """
 
     def restate(self, statistics: Statistics) -> bool:
         """Has the model hold these statistics as if it had been built with them: what was traced stays good.
@@ -167,8 +173,12 @@ class Pace(Protocol):
         """How many steps there are to the next such place; None: there is none in this round."""
 
     def is_over(self, *, rows: int, losses: int) -> bool:
-        """At such a place: whether the round ends here. `rows`: of the block's trained examples, gone through so far.
-        `losses`: of the block, so far."""
+        """At such a place: whether the round ends here.
+
+        Args:
+            rows: of the block's trained examples, gone through so far.
+            losses: of the block, so far.
+        """
 
     def stop(self, *, rows: int, losses: int) -> None:
         """A hook ends the round behind this block."""

@@ -31,8 +31,11 @@ def _of_keras() -> frozenset[str]:
 
 def values_of(modules: Mapping[str, types.ModuleType], network: keras.Model | None) -> dict[str, str] | None:
     """By place, for example `model.calls` or `model.build_model.closure.seen`; None: there are too many to tell.
-    `modules`: the definition's files. `network`: its layers' attributes count where a class of the definition has
-    them."""
+
+    Args:
+        modules: the definition's files.
+        network: its layers' attributes count where a class of the definition has them.
+    """
     found = dict[str, str]()
     for path, text in _Walk({loaded.__name__ for loaded in modules.values()}).all(modules, network):
         found[path] = text

@@ -16,8 +16,11 @@ STRING_BYTES = 24
 
 
 def rows_beyond(sizes: NDArray[np.int64], value_bytes: int) -> NDArray[np.int64]:
-    """The rows to leave empty, so that the others can be filled up; the most unusual sizes first. `sizes`: [n, rank],
-    of each row's values."""
+    """The rows to leave empty, so that the others can be filled up; the most unusual sizes first.
+
+    Args:
+        sizes: [n, rank], of each row's values.
+    """
     known = np.maximum(sizes, 1).astype(np.float64)
     own = known.prod(axis=1)
     rows = np.arange(len(known))

@@ -42,9 +42,15 @@ def build(
     seed: int,
     contributes: bool = False,
 ) -> Model:
-    """Equal arguments give equal models. `contributes`: it is a worker's of an asynchronous round (`contributor_of`):
-    embedding tables whose rows can come with each batch are not there. Raises DefinitionFailedError: a user's module
-    does not give a usable model."""
+    """Equal arguments give equal models.
+
+    Args:
+        contributes: it is a worker's of an asynchronous round (`contributor_of`): embedding tables whose rows can come
+            with each batch are not there.
+
+    Raises:
+        DefinitionFailedError: a user's module does not give a usable model.
+    """
     if definition.trees:
         return TreesModel(definition, schema, statistics)
     tables = batch_tables(definition) if contributes else {}

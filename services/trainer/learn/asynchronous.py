@@ -153,8 +153,11 @@ def server_optimizer(
     variables: list[keras.Variable],
     factors: Mapping[str, float],
 ) -> tuple[keras.optimizers.Optimizer, dict[str, keras.Variable]]:
-    """Built for a server's variables; and all of its slots, named as the chief's are. `described`: a module's own
-    optimizer, as Keras serializes it; empty: the definition's."""
+    """Built for a server's variables; and all of its slots, named as the chief's are.
+
+    Args:
+        described: a module's own optimizer, as Keras serializes it; empty: the definition's.
+    """
     optimizer = keras.saving.deserialize_keras_object(described) if described else make_optimizer(section)
     merge_before_apply(optimizer)
     scale_rates(optimizer, factors)

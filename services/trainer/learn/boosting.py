@@ -80,8 +80,14 @@ class Boosting:
     def train_block(
         self, examples: TrainingSet, *, pass_index: int, block_index: int, pace: Pace | None = None
     ) -> Losses:
-        """Returns XGBoost's own measure of the objective after each step. `pace`: of no use: parameters say how many
-        steps a round has. Raises InvalidInput: XGBoost is not there, or refuses the examples."""
+        """Returns XGBoost's own measure of the objective after each step.
+
+        Args:
+            pace: of no use: parameters say how many steps a round has.
+
+        Raises:
+            InvalidInput: XGBoost is not there, or refuses the examples.
+        """
         if not examples.count:
             self.added = np.zeros(0, np.float32)
             return self.added

@@ -248,8 +248,11 @@ def write(
     elsewhere: Elsewhere | None = None,
 ) -> None:
     """Writes the files below `directory`, aside first; equal checkpoints give equal bytes. Nothing is flushed to the
-    disk: the registry is what keeps them, and a reader compares what is here with its digests. `elsewhere`: arrays that
-    the version's export has."""
+    disk: the registry is what keeps them, and a reader compares what is here with its digests.
+
+    Args:
+        elsewhere: arrays that the version's export has.
+    """
     folder = (directory / WEIGHTS_PATH).parent
     weights_files.write(folder, checkpoint.arrays, shard_bytes=shard_bytes, elsewhere=elsewhere)
     for path, content, indent in ((IDENTITY_PATH, checkpoint.identity, None), (STATE_PATH, checkpoint.state, 2)):

@@ -59,8 +59,7 @@ class FaultyBatches:
         aside: int,
         seen: int,
     ) -> tuple[list[Losses], int, dict[int, str]]:
-        """Takes the steps up to the batch at fault again, then that batch without its culprits. Raises NotFiniteError:
-        after the policy, or since too many are at fault; DefinitionFailedError: likewise, where a layer raised.
+        """Takes the steps up to the batch at fault again, then that batch without its culprits.
 
         Args:
             known_good: the batches before it.
@@ -68,6 +67,10 @@ class FaultyBatches:
 
         Returns:
             The losses, how many of the batches were taken, and the rows now set aside with their reasons.
+
+        Raises:
+            NotFiniteError: after the policy, or since too many are at fault.
+            DefinitionFailedError: likewise, where a layer raised.
         """
         losses: list[Losses] = []
         if known_good:

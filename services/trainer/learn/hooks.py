@@ -22,8 +22,11 @@ _SCOPE = "hook."
 
 
 class RunningHooks:
-    """All of a round's, in the order in which they are named; the module's come first. `is_chief`: of the round's
-    processes, this one calls what is for the chief alone."""
+    """All of a round's, in the order in which they are named; the module's come first.
+
+    Args:
+        is_chief: of the round's processes, this one calls what is for the chief alone.
+    """
 
     def __init__(self, sets: Sequence[HookSet], network: keras.Model, *, is_chief: bool) -> None:
         self._all = [_Running(hook_set, network) for hook_set in sets if is_chief or not hook_set.chief_only]

@@ -31,7 +31,11 @@ def kernels_of(variables: Iterable[keras.Variable]) -> list[keras.Variable]:
 
 
 def prune(kernels: Iterable[keras.Variable], section: Prune, step: tf.Tensor) -> None:
-    """Assigns them; before `from_step` they stay. `step`: int64 scalar, of the optimizer, after the update."""
+    """Assigns them; before `from_step` they stay.
+
+    Args:
+        step: int64 scalar, of the optimizer, after the update.
+    """
     progress = (tf.cast(step, tf.float32) - section.from_step) / float(section.to_step - section.from_step)
     share = section.target * (1.0 - (1.0 - tf.clip_by_value(progress, 0.0, 1.0)) ** 3)
     for kernel in kernels:

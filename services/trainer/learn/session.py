@@ -14,9 +14,15 @@ from services.trainer.families.reasons import DefinitionFailedError
 
 
 class SessionRun:
-    """Takes what the function takes; returns its result as an array. `function`: with one signature, of tensors.
-    `name`: of the definition's code, for what is refused. Raises DefinitionFailedError: the graph holds a table or
-    another resource that is no variable."""
+    """Takes what the function takes; returns its result as an array.
+
+    Args:
+        function: with one signature, of tensors.
+        name: of the definition's code, for what is refused.
+
+    Raises:
+        DefinitionFailedError: the graph holds a table or another resource that is no variable.
+    """
 
     def __init__(self, function: Any, name: str) -> None:
         concrete = function.get_concrete_function()

@@ -290,9 +290,12 @@ class Training:
         return losses
 
     def _train_block(self, examples: TrainingSet, *, pass_index: int, block_index: int, pace: Pace | None) -> Losses:
-        """Takes one step per batch and returns the loss of each, in order; `set_aside` may have grown. Raises
-        NotFiniteError: with the step; the weights cannot be used any more; DefinitionFailedError: the user's model or
-        loss raised."""
+        """Takes one step per batch and returns the loss of each, in order; `set_aside` may have grown.
+
+        Raises:
+            NotFiniteError: with the step; the weights cannot be used any more.
+            DefinitionFailedError: the user's model or loss raised.
+        """
         known = [row for block, row in self.set_aside if block == block_index]
         rows = np.delete(np.arange(examples.count, dtype=np.int64), known)
         self._keep([])

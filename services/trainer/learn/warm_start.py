@@ -85,8 +85,7 @@ def source_of_file(path: str, content: bytes) -> Source:
 def start(
     training: Trainable, section: WarmStart, source: Source, after: Mapping[str, VariableMeaning]
 ) -> dict[str, Any]:
-    """Puts the source's values into the model; optimizer and step stay as they are. Raises InvalidInput: nothing fits,
-    a pattern or a name means nothing, or a shape differs.
+    """Puts the source's values into the model; optimizer and step stay as they are.
 
     Args:
         after: what the rows of the model's own variables mean.
@@ -94,6 +93,9 @@ def start(
     Returns:
         JSON-ready, for the version's lineage: source, digest, loaded, renamed and skipped paths, rows that moved or are
         new, one sentence each.
+
+    Raises:
+        InvalidInput: nothing fits, a pattern or a name means nothing, or a shape differs.
     """
     own = {path.removeprefix(_MODEL): array for path, array in training.captured().items() if path.startswith(_MODEL)}
     meant = {pattern: {path for path in own if is_meant(path, pattern)} for pattern in section.variables}

@@ -45,8 +45,11 @@ class Elsewhere:
 
 
 def write(folder: Path, arrays: Arrays, *, shard_bytes: int, elsewhere: Elsewhere | None = None) -> None:
-    """Weights that `folder` held are gone afterwards; each file is written aside first. `elsewhere`: what need not be
-    written; the file gets a second name here."""
+    """Weights that `folder` held are gone afterwards; each file is written aside first.
+
+    Args:
+        elsewhere: what need not be written; the file gets a second name here.
+    """
     (folder / TABLES).unlink(missing_ok=True)
     tables = dict(elsewhere.offsets) if elsewhere and _linked(elsewhere.file, folder / TABLES) else {}
     groups = _groups({path: one for path, one in arrays.items() if path not in tables}, shard_bytes)

@@ -42,8 +42,11 @@ def highest_mean(mean: float, count: int, alpha: float) -> float:
 
 
 class Capital:
-    """Against "the mean is at most `margin`"; differences and the margin lie between -1 and 1. `samples`: how many
-    differences it has bet on."""
+    """Against "the mean is at most `margin`"; differences and the margin lie between -1 and 1.
+
+    Attributes:
+        samples: how many differences it has bet on.
+    """
 
     def __init__(self, margin: float) -> None:
         self._margin = margin

@@ -89,7 +89,11 @@ class Trial:
             self.guards.of_both(judge, [distance(task, judge, answer.output, other.output)])
 
     def decide(self, judge: Judge, *, seconds: float) -> str:
-        """What the evidence suffices for; "": for nothing yet. `seconds`: since the first stage began."""
+        """What the evidence suffices for; "": for nothing yet.
+
+        Args:
+            seconds: since the first stage began.
+        """
         self.broken = self.guards.broken(self._shared(judge).alpha)
         self.decision = self._decision(judge, self.rule, seconds)
         return self.decision

@@ -105,8 +105,11 @@ class Watching:
         self._join.counts.update(counts)
 
     def turn(self, model: Model, registry: RegistryClient) -> bool:
-        """Reads new records, at most some hundred, and hands the result in. Whether there is more to read. Raises
-        Conflict: another trainer has handed in more. Unavailable, DataLoss: of the log or the registry."""
+        """Reads new records, at most some hundred, and hands the result in. Whether there is more to read.
+
+        Raises:
+            Conflict: another trainer has handed in more. Unavailable, DataLoss: of the log or the registry.
+        """
         ends = {
             (topic, partition): end
             for topic in self._topics

@@ -171,7 +171,10 @@ class Coordinator:
         self, variables: Mapping[str, keras.Variable], counted: Mapping[str, Sequence[NDArray[Any]]], batches: Batches
     ) -> Ran:
         """Trains on all batches. Afterwards the variables, the optimizer's among them, are as the servers have them.
-        `counted`: what each batch begins with, by path."""
+
+        Args:
+            counted: what each batch begins with, by path.
+        """
         self._attempt += 1
         self._bring(variables)
         ran = _Run(self, counted, batches).until_done()

@@ -29,8 +29,12 @@ _BACKLOG = 128
 
 
 class Door:
-    """The chief's side; listens from its making until it is closed. `address`: host:port under which the others know
-    it; on a host that is not the loopback it listens on all interfaces."""
+    """The chief's side; listens from its making until it is closed.
+
+    Args:
+        address: host:port under which the others know it; on a host that is not the loopback it listens on all
+            interfaces.
+    """
 
     def __init__(self, address: str, secret: str) -> None:
         host, _, port = address.rpartition(":")
@@ -53,7 +57,10 @@ class Door:
         self, ranks: Collection[int], to_servers: Sequence[socket.socket], *, seconds: float = COMING_SECONDS
     ) -> dict[int, socket.socket]:
         """Waits for so long until all of these have come; the chief's connections to those that have, by rank.
-        `to_servers`: where each server waits for what is handed to it (`serve_handed`)."""
+
+        Args:
+            to_servers: where each server waits for what is handed to it (`serve_handed`).
+        """
         wanted = {(rank, to) for rank in ranks for to in range(CHIEF, len(to_servers))}
         found = dict[int, socket.socket]()
         deadline = time.monotonic() + seconds

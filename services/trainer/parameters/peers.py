@@ -77,7 +77,11 @@ def how_ended(status: int) -> str:
 
 def forked(live: Callable[[], None], *, closing: Iterable[socket.socket] = ()) -> int:
     """The pid of a process that does this and ends. It dies with this one, which is asked to stop in its place. Call it
-    where there is one thread. `closing`: what only this process keeps."""
+    where there is one thread.
+
+    Args:
+        closing: what only this process keeps.
+    """
     parent, pid = os.getpid(), os.fork()
     if pid:
         return pid

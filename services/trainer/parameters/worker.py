@@ -29,8 +29,12 @@ COLUMNS, LABELS, WEIGHTS, COUNTED = "c/", "l/", "w/", "n/"
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a batch gives. `gradients`: by path of what learns; a tf.IndexedSlices where rows are looked up, each index
-    once. `fault`: why the examples cannot be learned from; empty where they can."""
+    """What a batch gives.
+
+    Attributes:
+        gradients: by path of what learns; a tf.IndexedSlices where rows are looked up, each index once.
+        fault: why the examples cannot be learned from; empty where they can.
+    """
 
     loss: float = 0.0
     added: float = 0.0

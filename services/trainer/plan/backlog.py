@@ -61,8 +61,11 @@ class _Partition:
 
 
 class Backlog:
-    """Of a model. Not thread-safe. `max_waiting_records`: over all partitions; past it, scanning stops until rounds
-    have made room."""
+    """Of a model. Not thread-safe.
+
+    Args:
+        max_waiting_records: over all partitions; past it, scanning stops until rounds have made room.
+    """
 
     def __init__(self, *, max_waiting_records: int = MAX_WAITING_RECORDS) -> None:
         self._max_waiting_records = max_waiting_records
@@ -88,8 +91,12 @@ class Backlog:
         self.examples = sum(found.examples_from(found.start, math.inf) for found in self._partitions.values())
 
     def advance(self, log: EventLog, topic: str, end: Position) -> None:
-        """Counts the records that have come since, up to `end`. Raises InvalidInput: a partition ends before the start:
-        this is not the log that the position was taken from; DataLoss, Unavailable: from the log."""
+        """Counts the records that have come since, up to `end`.
+
+        Raises:
+            InvalidInput: a partition ends before the start: this is not the log that the position was taken from.
+            DataLoss, Unavailable: from the log.
+        """
         waiting = sum(len(found.offsets) for found in self._partitions.values())
         for partition, found in sorted(self._partitions.items()):
             upto = end.get(partition, 0)

@@ -60,8 +60,11 @@ class Drafts:
         requested: Mapping[str, Any] | None,
         notes: Mapping[str, Any],
     ) -> RoundPlan:
-        """`requested`: author and reason of a round by hand; None where a trigger fired. `notes`: further records of
-        the plan."""
+        """
+        Args:
+            requested: author and reason of a round by hand; None where a trigger fired.
+            notes: further records of the plan.
+        """
         configuration = lineage.configuration_of(state.definition, self._settings)
         start = (requested or {}).get("from", "head")
         sequence, parent = state.model.round_sequence + 1, 0 if start == _SCRATCH else state.head

@@ -59,12 +59,14 @@ class Drifts:
         bounds: Bounds,
     ) -> str:  # fmt: skip
         """Which fields of the events in the ranges have drifted largely (distances.py), a sentence; "" where none has,
-        and where the head has no statistics. Raises Unavailable: the log or the registry is away. DataLoss: their data
-        are damaged.
+        and where the head has no statistics.
 
         Args:
             count: examples in the ranges; of many, some 5,000 are looked at, evenly.
             bounds: triggers.drift_psi.
+
+        Raises:
+            Unavailable: the log or the registry is away. DataLoss: their data are damaged.
         """
         known = self._found.get(model)
         if known and (known.version, known.bounds) == (head, bounds) and self._clock() < known.at + _AGAIN_SECONDS:

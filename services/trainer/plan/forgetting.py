@@ -29,15 +29,17 @@ class Forgetting:
         self, model: str, *, ranges: Iterable[OffsetRange] = (), key: tuple[str, str | int] | None = None, by: str,
         reason: str, dry_run: bool = False,
     ) -> dict[str, Any]:  # fmt: skip
-        """Offsets, or every event so far whose feature has the value of `key`. Raises InvalidInput: the stream has no
-        such feature, no event has the value, or the log has no such offsets; Conflict: all of it is forgotten already,
-        or a round is open.
+        """Offsets, or every event so far whose feature has the value of `key`.
 
         Returns:
             The registry's document (services/registry/lifecycle/forgetting.py), and "events_again": how many are
             learned again, "rounds_again" and "seconds" (None while no round has been measured): how long that takes,
             "round_id" or "waits": why there is no round yet, "not_looked_at": {partition: offset before which the log
             keeps nothing}.
+
+        Raises:
+            InvalidInput: the stream has no such feature, no event has the value, or the log has no such offsets.
+            Conflict: all of it is forgotten already, or a round is open.
         """
         state, log = self._planner.known(model)
         topic = examples_topic(state.model.stream)

@@ -45,9 +45,12 @@ def gain_of(gate: Gate, versions: Sequence[Version]) -> Gain:
 def examples_behind(
     times: NDArray[np.float64], examples: NDArray[np.int64], live: Sequence[tuple[float, int]]
 ) -> float:
-    """The mean, over the examples, of how many that came before were in no version that was live by then. `times`,
-    `examples`: of each record, in a round's order, shape [n]. `live`: (epoch seconds, how many of these examples it and
-    its ancestors had learned) of each version, by time."""
+    """The mean, over the examples, of how many that came before were in no version that was live by then.
+
+    Args:
+        times, examples: of each record, in a round's order, shape [n].
+        live: (epoch seconds, how many of these examples it and its ancestors had learned) of each version, by time.
+    """
     before = np.concatenate([[0], np.cumsum(examples)[:-1]])
     learned = np.array([0, *(count for _, count in live)])
     known = learned[np.searchsorted([at for at, _ in live], times, side="right")]

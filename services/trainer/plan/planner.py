@@ -46,8 +46,11 @@ _NO_MODEL_SECONDS, _AWAY_SECONDS = 30.0, 1.0
 
 
 class Planner:
-    """`run` is the loop, `plan_now` and `status` may be called from any thread. `on_planned`: called for each round
-    planned here, so that it is leased at once."""
+    """`run` is the loop, `plan_now` and `status` may be called from any thread.
+
+    Args:
+        on_planned: called for each round planned here, so that it is leased at once.
+    """
 
     def __init__(
         self,
@@ -116,14 +119,18 @@ class Planner:
         self, name: str, *, by: str, reason: str, start: Start = "head", allow_signature_change: bool = False,
         request_id: str = "",
     ) -> Round:  # fmt: skip
-        """Plans a round by hand. Raises NotFound: no such model; Conflict: there is nothing to learn, or a round of the
-        model is open; Unavailable: the log or the registry is away.
+        """Plans a round by hand.
 
         Args:
             start: "head": over new events; "scratch": from nothing, over the log from its start; {partition: offset}:
                 from there on, earlier events are left out. Offsets before the head's end would be learned twice.
             allow_signature_change: the version may break the signatures of the version before it.
             request_id: by which the caller knows the round again.
+
+        Raises:
+            NotFound: no such model.
+            Conflict: there is nothing to learn, or a round of the model is open.
+            Unavailable: the log or the registry is away.
         """
         with self._lock:
             tracked = self._reading.again(name)

@@ -26,8 +26,11 @@ _LIVE_SECONDS = 2.0
 
 
 class Reading:
-    """One thread reads at a time; `mark_stale` may be called from any. `on_new_log`: a stream's log has another
-    source."""
+    """One thread reads at a time; `mark_stale` may be called from any.
+
+    Args:
+        on_new_log: a stream's log has another source.
+    """
 
     def __init__(
         self,

@@ -38,11 +38,13 @@ class Shifts:
         self._found: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
 
     def of(self, model: str, head: int, drift: Drift, backlog: Backlog, judged_to: Position) -> dict[str, Any]:
-        """The newest whole window: its number from 1, 0 where none is whole; the fields of Finding; `says`. Raises
-        Unavailable: the log or the registry is away. DataLoss: their data are damaged.
+        """The newest whole window: its number from 1, 0 where none is whole; the fields of Finding; `says`.
 
         Args:
             judged_to: where events begin that no round has judged.
+
+        Raises:
+            Unavailable: the log or the registry is away. DataLoss: their data are damaged.
         """
         fresh = backlog.examples_from(judged_to)
         number = fresh // drift.window_examples

@@ -51,8 +51,12 @@ class Windows:
         rounds: tuple[Round, ...],
         log_start: Position,
     ) -> tuple[OffsetRange, ...]:
-        """Of a round with this configuration; joined where they touch, in order. `wanted`:
-        `evaluation.window_examples`; 0: no window. `rounds`: those that are known already."""
+        """Of a round with this configuration; joined where they touch, in order.
+
+        Args:
+            wanted: `evaluation.window_examples`; 0: no window.
+            rounds: those that are known already.
+        """
         rule, left = _rule(configuration, schema_version), float(wanted)
         found: list[OffsetRange] = []
         for _ in range(_MOST_ANCESTORS):

@@ -33,8 +33,12 @@ _OVERHEAD_BYTES = 128  # per example: Python objects and tensors of strings
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The examples of a stretch of the log that judge and are never trained on, serialized. `ranges`: the stretch, one
-    range for each of its partitions. `places`: PLACE [n] of the examples."""
+    """The examples of a stretch of the log that judge and are never trained on, serialized.
+
+    Attributes:
+        ranges: the stretch, one range for each of its partitions.
+        places: PLACE [n] of the examples.
+    """
 
     ranges: tuple[OffsetRange, ...]
     examples: list[bytes]

@@ -156,8 +156,12 @@ def _with_windows(log: Reading, plan: RoundPlan, inputs: RoundInputs) -> Reading
 
 
 def fetch_inputs(assignment: RoundAssignment, registry: RoundRegistry, work_dir: Path) -> RoundInputs:
-    """Asks the registry; the parent's checkpoint comes from the cache where it is there. Raises InvalidInput: the
-    definition does not fit the schema; DataLoss: the parent's checkpoint is not what was stored."""
+    """Asks the registry; the parent's checkpoint comes from the cache where it is there.
+
+    Raises:
+        InvalidInput: the definition does not fit the schema.
+        DataLoss: the parent's checkpoint is not what was stored.
+    """
     plan, own = assignment.plan, fetch_without_parent(assignment, registry, work_dir)
     definition, schema, module = own.definition, own.schema, own.module
     parent = None

@@ -26,9 +26,12 @@ _FOLDER = "saved_model/"
 
 
 def figures_of(assignment: RoundAssignment, *, registry: RoundRegistry, log: EventLog) -> Figures:
-    """Measured as a round's candidate is, by the definition of the last round; its gate comes along. Raises
-    InvalidInput: the SavedModel does not answer the stream's events, or no event is held out; DataLoss, NotFound: the
-    log or the registry lacks what it is measured by."""
+    """Measured as a round's candidate is, by the definition of the last round; its gate comes along.
+
+    Raises:
+        InvalidInput: the SavedModel does not answer the stream's events, or no event is held out.
+        DataLoss, NotFound: the log or the registry lacks what it is measured by.
+    """
     plan, work_dir = assignment.plan, Path(assignment.work_dir)
     stored = version_of(registry, plan.model, assignment.round.version, assignment, work_dir)[0]
     inputs, last = RoundInputs(stored.definition, stored.schema, stored.module, None), stored.built()

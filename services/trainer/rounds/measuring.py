@@ -115,8 +115,12 @@ def measure(
 
 
 class _Pass:
-    """What is gathered block by block. `compared`: both sides on the examples that judge them, with the window's
-    earlier examples. `tally`: of the round's own examples."""
+    """What is gathered block by block.
+
+    Attributes:
+        compared: both sides on the examples that judge them, with the window's earlier examples.
+        tally: of the round's own examples.
+    """
 
     def __init__(self, model: Answering, parent: Answering | None, features: FeatureCounts) -> None:
         self._answered = answered_by(model.heads, parent.heads) if parent else {}

@@ -73,8 +73,12 @@ class Scorer:
         self._loaded: list[tuple[_Source, _OwnExport]] = []
 
     def figures_of(self, assignment: RoundAssignment, *, registry: RoundRegistry, log: EventLog) -> Figures:
-        """Of the candidate's files. Raises InvalidInput: the export does not answer the events; DataLoss, NotFound: the
-        log or the registry lacks what it is measured by."""
+        """Of the candidate's files.
+
+        Raises:
+            InvalidInput: the export does not answer the events.
+            DataLoss, NotFound: the log or the registry lacks what it is measured by.
+        """
         plan, work_dir, own = assignment.plan, Path(assignment.work_dir), _Source(assignment.plan, assignment.candidate)
         data = data_of(assignment, RoundInputs(*own.defined(registry), None, None), log, kind=HeldOutEvents)
         version = registry.get_version(plan.model, plan.parent_version) if plan.parent_version else None
@@ -149,8 +153,11 @@ class _Described:
 
 
 class _OwnExport(ExternalModel):
-    """Answers serialized Examples, as a replica does. `transform`: of the definition's features: says which events they
-    refuse."""
+    """Answers serialized Examples, as a replica does.
+
+    Args:
+        transform: of the definition's features: says which events they refuse.
+    """
 
     least = float(np.finfo(np.float32).tiny)
 

@@ -54,8 +54,12 @@ class _Best:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Of a round's range: which of its trained examples it never came to. `block_index`: of the first block that was
-    not gone through whole. `rows`: of that block, gone through."""
+    """Of a round's range: which of its trained examples it never came to.
+
+    Attributes:
+        block_index: of the first block that was not gone through whole.
+        rows: of that block, gone through.
+    """
 
     reason: str
     block_index: int

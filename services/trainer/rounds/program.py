@@ -53,7 +53,11 @@ class Program:
 
     def take_up(self, parent: Parent, statistics: Statistics, *, seed: int) -> str:
         """In a further round, before `begin`: forgets the rounds before. Empty; or why the program has to be built
-        anew, and nothing has changed. `parent`: of the same definition and schema."""
+        anew, and nothing has changed.
+
+        Args:
+            parent: of the same definition and schema.
+        """
         meaning = adapters.meaning_of(self.model, statistics)
         carrying = parent.carrying_to(self.model.definition, meaning)
         if not self.training.may_begin_again(parent.checkpoint.arrays, carrying):
@@ -93,8 +97,12 @@ class Program:
 
 @dataclass(frozen=True)
 class Begun:
-    """Where a round's training starts. `meaning`: of the rows of the model's variables. `changes`: JSON-ready, where
-    the definition or a vocabulary had changed since the parent; else empty."""
+    """Where a round's training starts.
+
+    Attributes:
+        meaning: of the rows of the model's variables.
+        changes: JSON-ready, where the definition or a vocabulary had changed since the parent; else empty.
+    """
 
     meaning: Mapping[str, VariableMeaning]
     changes: dict[str, Any]
@@ -111,9 +119,14 @@ def build(
     team: Team,
     first_build: FirstBuild,
 ) -> Program:
-    """Made anew, from nothing that the process may have kept. `before`: arrays of the resume point, or else of the
-    parent; empty where the round begins from nothing. Raises DefinitionFailedError: the definition does not give a
-    usable model."""
+    """Made anew, from nothing that the process may have kept.
+
+    Args:
+        before: arrays of the resume point, or else of the parent; empty where the round begins from nothing.
+
+    Raises:
+        DefinitionFailedError: the definition does not give a usable model.
+    """
     parent = inputs.parent.built() if inputs.parent else None
     is_first = not before and team.is_chief and not assignment.rebuild_of
     model, module = _model(inputs, statistics, assignment, registry, first_build if is_first else None)

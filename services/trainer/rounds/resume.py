@@ -27,8 +27,12 @@ PaceState = tuple[Mapping[str, Any], Mapping[str, NDArray[np.generic]]]
 
 @dataclass(frozen=True)
 class Place:
-    """Where training stands: in which pass, before which block. `position`: {partition: offset} where that block
-    starts; None at a pass's beginning. `examples_done`: trained on so far, all passes together."""
+    """Where training stands: in which pass, before which block.
+
+    Attributes:
+        position: {partition: offset} where that block starts; None at a pass's beginning.
+        examples_done: trained on so far, all passes together.
+    """
 
     pass_index: int = 0
     block_index: int = 0

@@ -41,7 +41,11 @@ class Split:
 
     @classmethod
     def of(cls, configuration: JsonMap, evaluation: Evaluation, schema: Schema, *, seed: int) -> "Split":
-        """`configuration`: of the round's plan. `seed`: the definition's, which is the same in every round."""
+        """
+        Args:
+            configuration: of the round's plan.
+            seed: the definition's, which is the same in every round.
+        """
         planned: Mapping[str, Any] = configuration.get("evaluation", {})
         by = str(planned.get("split_by", planned.get("holdout_by", "")))
         rule = str(planned.get("split", "group" if by else "content"))
@@ -49,8 +53,12 @@ class Split:
         return cls(rule, by, seed, evaluation.holdout_fraction, evaluation.calibration_fraction, filling)
 
     def masks(self, block: Block, kept: Sequence[int], raw: Raw, equal: Keys) -> tuple[Mask, Mask]:
-        """Which of the block's examples `kept` are held out, and which of these heads are calibrated by. `raw`: their
-        features. `equal`: as equal_keys gives them."""
+        """Which of the block's examples `kept` are held out, and which of these heads are calibrated by.
+
+        Args:
+            raw: their features.
+            equal: as equal_keys gives them.
+        """
         keys = self._keys(block, kept, raw, equal)
         held_out = holdout_mask(keys, seed=self.seed, fraction=self.holdout_fraction)
         return held_out, held_out & holdout_mask(keys, seed=~self.seed, fraction=self.calibration_fraction)

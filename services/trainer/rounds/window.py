@@ -33,8 +33,12 @@ class Kept:
     stretches: list[HeldOut] = field(default_factory=list)
 
     def of(self, ranges: Sequence[OffsetRange], data: RoundData, log: Reading) -> HeldOut:
-        """What is held out of the ranges; reads those of them that are not kept. Raises DataLoss: the log no longer has
-        all of it, or it is damaged; InvalidInput: it ends before."""
+        """What is held out of the ranges; reads those of them that are not kept.
+
+        Raises:
+            DataLoss: the log no longer has all of it, or it is damaged.
+            InvalidInput: it ends before.
+        """
         for piece in _without(ranges, (part for kept in self.stretches for part in kept.ranges)):
             unread = RoundData(
                 log, data.topic, (piece,), data.block_examples, data.schema, data.definition, data.split, data.readers

@@ -41,9 +41,15 @@ def abi() -> int:
 
 
 def restrict(paths: Iterable[tuple[str, int]], *, connect: Iterable[int] | None) -> None:
-    """Permits only this from now on, and ptrace no process outside. Needs no_new_privs, and an ABI of 1. `paths`:
-    (path, rights to it and to all below it); one that is not there is left out. `connect`: TCP ports; none may be
-    listened on. None: every port, in both directions. Raises OSError: the kernel refuses."""
+    """Permits only this from now on, and ptrace no process outside. Needs no_new_privs, and an ABI of 1.
+
+    Args:
+        paths: (path, rights to it and to all below it); one that is not there is left out.
+        connect: TCP ports; none may be listened on. None: every port, in both directions.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
     version = abi()
     handled = (1 << _FILE_BITS_OF_ABI.get(version, 16)) - 1
     has_ports = connect is not None and version >= TCP_ABI

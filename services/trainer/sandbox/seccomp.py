@@ -90,8 +90,12 @@ def forbid_new_privileges() -> None:
 
 
 def restrict(*, allow_tcp: bool, allow_udp: bool, allow_shared_memory: bool, allow_gpu: bool = False) -> None:
-    """Needs no_new_privs. `allow_gpu`: Unix sockets of packets: cuInit binds one to an abstract name. None is connected
-    where the process connects nowhere. Raises OSError: the kernel refuses."""
+    """Needs no_new_privs. Raises OSError: the kernel refuses.
+
+    Args:
+        allow_gpu: Unix sockets of packets: cuInit binds one to an abstract name. None is connected where the process
+            connects nowhere.
+    """
     machine = platform.machine()
     memory = [] if allow_shared_memory else _no_shared_memory(machine)
     program = _program(machine, memory, allow_tcp, allow_udp, allow_gpu)

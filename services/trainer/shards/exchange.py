@@ -44,8 +44,12 @@ class Exchange(Protocol):
         """A new step is being traced: the operations of all workers are numbered from here on alike."""
 
     def combined(self, rows: Sequence[tf.Tensor], combine: Combine, carried: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """One [m] for each owned shard in; out: all shards' along the tree, and what the first shard carries. `rows`:
-        float32 or bfloat16. `carried`: [c] of the rows' dtype, of the first owned shard."""
+        """One [m] for each owned shard in; out: all shards' along the tree, and what the first shard carries.
+
+        Args:
+            rows: float32 or bfloat16.
+            carried: [c] of the rows' dtype, of the first owned shard.
+        """
 
     def all_slices(self, tables: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
         """Of each table the rows of the owned shards in, those of all shards out, in their order."""
@@ -76,8 +80,12 @@ class Transport(Protocol):
     def begin(self) -> None: ...
 
     def gathered(self, rows: Sequence[tf.Tensor], size_class: tf.Tensor | int = 0) -> list[list[tf.Tensor]]:
-        """Every worker's rows, in order of rank. `rows`: [n] each and of one dtype, float32, int32 or int64; everywhere
-        as long as here. `size_class`: below 32; what one operation sends may differ in length where this differs."""
+        """Every worker's rows, in order of rank.
+
+        Args:
+            rows: [n] each and of one dtype, float32, int32 or int64; everywhere as long as here.
+            size_class: below 32; what one operation sends may differ in length where this differs.
+        """
 
     def dealt(self, rows: tf.Tensor) -> tf.Tensor:
         """[workers, ...]: of every worker's [workers, ...], the one for this worker."""

@@ -28,8 +28,12 @@ from services.trainer.shards.exchange import Exchange
 
 @dataclass(frozen=True)
 class Whole:
-    """What a shard's loss is a part of. `weights`: float32 scalars, in the structure of the batch's weights: their sums
-    over the whole batch. `share`: float32 scalar: the shard's rows among the batch's."""
+    """What a shard's loss is a part of.
+
+    Attributes:
+        weights: float32 scalars, in the structure of the batch's weights: their sums over the whole batch.
+        share: float32 scalar: the shard's rows among the batch's.
+    """
 
     weights: Any
     share: tf.Tensor

@@ -22,8 +22,11 @@ _ALIGNED = 64
 
 
 class SharedMemory:
-    """Made by the process that forks the others, before it does; each of them then has the same. `workers`: processes,
-    at least two."""
+    """Made by the process that forks the others, before it does; each of them then has the same.
+
+    Args:
+        workers: processes, at least two.
+    """
 
     def __init__(self, workers: int) -> None:
         self.workers = workers

@@ -15,8 +15,11 @@ _GREY, _INK = 200, 0
 
 
 def summaries_of(evaluation: Mapping[str, Any]) -> Iterator[Summary]:
-    """confusion/<head> and calibration/<head> of the candidate, where its task has them. `evaluation`: as a version
-    keeps it; of it `curves` (learn/metrics/curves.py)."""
+    """confusion/<head> and calibration/<head> of the candidate, where its task has them.
+
+    Args:
+        evaluation: as a version keeps it; of it `curves` (learn/metrics/curves.py).
+    """
     for head, drawn in evaluation.get("curves", {}).get("candidate", {}).items():
         if confusion := drawn.get("confusion"):
             names = [str(name) for name in confusion["classes"]]

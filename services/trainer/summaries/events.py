@@ -77,8 +77,12 @@ class Seen:
 def write_events(
     directory: Path, curves: Curves, metrics: VersionMetrics, *, wall_time: float, seen: Seen | None = None
 ) -> None:
-    """Writes one event file. `metrics`: {"candidate": {"auc": ...}, ...} becomes candidate/auc. `wall_time`: epoch
-    seconds, of all events."""
+    """Writes one event file.
+
+    Args:
+        metrics: {"candidate": {"auc": ...}, ...} becomes candidate/auc.
+        wall_time: epoch seconds, of all events.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     writer = EventFileWriter(str(directory), max_queue_size=1000)
     try:

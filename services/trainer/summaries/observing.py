@@ -29,8 +29,11 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class Observer:
-    """Of one attempt at a round, called after each of its blocks. `seen`: summaries by step; the newest hundred
-    looks."""
+    """Of one attempt at a round, called after each of its blocks.
+
+    Attributes:
+        seen: summaries by step; the newest hundred looks.
+    """
 
     def __init__(self, training: Trainable, live_path: Path, work_dir: Path) -> None:
         """`live_path`: of the file that grows. `work_dir`: where the debugger's dump goes."""

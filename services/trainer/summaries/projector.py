@@ -28,8 +28,12 @@ _PREFIX = "model/"
 
 
 def write(folder: Path, model: Model, final: Checkpoint, *, rows: int) -> None:
-    """Nothing where the model has no table. `folder`: of the version's events. `rows`: of each table at most, the first
-    ones."""
+    """Nothing where the model has no table.
+
+    Args:
+        folder: of the version's events.
+        rows: of each table at most, the first ones.
+    """
     config, left_out, spent = ProjectorConfig(), list[str](), 0
     for number, (path, table) in enumerate(sorted(_tables(model, final), key=lambda found: found[1].size)):
         kept = table[:rows]

@@ -43,8 +43,14 @@ Models = Mapping[str, ConfiguredModel]
 def starting_config(
     settings: ServingSettings, *, platforms: Collection[str], may_be_empty: bool = True
 ) -> config_pb2.ModelServerConfig:
-    """The models that the settings name. `may_be_empty`: an empty file serves nothing until it is filled, as at the
-    start. Raises InvalidInput: it is no configuration that this server can serve."""
+    """The models that the settings name.
+
+    Args:
+        may_be_empty: an empty file serves nothing until it is filled, as at the start.
+
+    Raises:
+        InvalidInput: it is no configuration that this server can serve.
+    """
     if not settings.model_config_file:
         config = single_model_config(settings.model_name, settings.model_base_path)
     else:
@@ -188,8 +194,11 @@ class ConfiguredModels(ModelSource):
     # The configuration
 
     def reload(self, reload_id: int, config: bytes, *, is_restored: bool) -> None:
-        """Takes a serialized ModelServerConfig in place of the present; `config_state` shows the result. `is_restored`:
-        it was served before this manager was started, so its labels need no available versions."""
+        """Takes a serialized ModelServerConfig in place of the present; `config_state` shows the result.
+
+        Args:
+            is_restored: it was served before this manager was started, so its labels need no available versions.
+        """
         before = self._models
         try:
             self._apply(_parsed(config), check_labels=not is_restored)

@@ -36,9 +36,12 @@ class Found:
 
 
 class FolderWatch:
-    """`on_found` is called in the thread after each look that found something new. `poll_seconds`: time between two
-    looks; 0: a look after each new configuration; negative: none at all. `mirrors_dir`: where the versions of base
-    paths of other storages are copied to."""
+    """`on_found` is called in the thread after each look that found something new.
+
+    Args:
+        poll_seconds: time between two looks; 0: a look after each new configuration; negative: none at all.
+        mirrors_dir: where the versions of base paths of other storages are copied to.
+    """
 
     def __init__(self, *, poll_seconds: float, mirrors_dir: Path, on_found: Callable[[Found], None]) -> None:
         self._mirrors_dir = mirrors_dir

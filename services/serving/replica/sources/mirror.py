@@ -18,8 +18,11 @@ _Listing = tuple[tuple[str, int], ...]
 
 
 class Mirror:
-    """Of a base path. Used by one thread. `directory`: the folder that becomes the base path; files of an earlier
-    process there do not count."""
+    """Of a base path. Used by one thread.
+
+    Args:
+        directory: the folder that becomes the base path; files of an earlier process there do not count.
+    """
 
     def __init__(self, base: Place, directory: Path) -> None:
         self._base, self.directory = base, directory

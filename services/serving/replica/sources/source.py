@@ -31,8 +31,13 @@ class ModelSource(Protocol):
         return {}
 
     def fetch(self, model: str, version: int) -> Path:
-        """The folder of a version's files on this machine; in any thread, may take long. Raises NotFound: the version
-        is gone; DataLoss: its files are damaged; Unavailable: they cannot be had now."""
+        """The folder of a version's files on this machine; in any thread, may take long.
+
+        Raises:
+            NotFound: the version is gone.
+            DataLoss: its files are damaged.
+            Unavailable: they cannot be had now.
+        """
         ...
 
     def platform(self, model: str) -> str:

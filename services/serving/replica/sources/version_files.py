@@ -80,9 +80,14 @@ class VersionFiles:
     def fetch(self, model: str, version: int) -> Path:
         """The folder with the version's SavedModel, verified; downloads files that are missing or damaged on disk.
 
-        Reads every byte of the version: half a second for 300 MB. Raises NotFound: the registry does not have the
-        version any more; DataLoss: the version has no SavedModel, its bytes are damaged in the registry, or its
-        signature is wrong; Conflict: it is not signed by a trusted key; Unavailable: the registry is away."""
+        Reads every byte of the version: half a second for 300 MB.
+
+        Raises:
+            NotFound: the registry does not have the version any more.
+            DataLoss: the version has no SavedModel, its bytes are damaged in the registry, or its signature is wrong.
+            Conflict: it is not signed by a trusted key.
+            Unavailable: the registry is away.
+        """
         directory = self._directory(model, version)
         with self._lock:
             self._fetching.add((model, version))
@@ -125,8 +130,12 @@ class VersionFiles:
         os.utime(self._directory(model, version))
 
     def _manifest(self, model: str, version: int) -> _Manifest:
-        """A version never changes, so the manifest on disk is enough. Raises NotFound, Unavailable: from the registry;
-        DataLoss: the version has no SavedModel."""
+        """A version never changes, so the manifest on disk is enough.
+
+        Raises:
+            NotFound, Unavailable: from the registry.
+            DataLoss: the version has no SavedModel.
+        """
         known = self._read_manifest(model, version)
         if known is not None and (known.signature or not self._verify_signature):
             return known

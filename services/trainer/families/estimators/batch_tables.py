@@ -46,7 +46,11 @@ class BatchRows:
 
 
 class BatchTable(LookedUp):
-    """An EmbeddingTable without its table. `columns`: in which features look its rows up."""
+    """An EmbeddingTable without its table.
+
+    Args:
+        columns: in which features look its rows up.
+    """
 
     def __init__(self, dimension: int, *, name: str, parts: int, columns: frozenset[str]) -> None:
         super().__init__(dimension, name=name)

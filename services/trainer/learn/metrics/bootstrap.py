@@ -34,8 +34,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Interval:
-    """Between which bounds figures lie: (low, high). None where most resamples do not define it. `difference`:
-    candidate minus parent; None too where there is no parent."""
+    """Between which bounds figures lie: (low, high). None where most resamples do not define it.
+
+    Attributes:
+        difference: candidate minus parent; None too where there is no parent.
+    """
 
     candidate: tuple[float, float] | None
     difference: tuple[float, float] | None

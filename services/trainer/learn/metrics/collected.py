@@ -29,8 +29,12 @@ _LABEL_IS_A_NUMBER = ("binary", "multiclass", "regression", "count", "quantiles"
 
 @dataclass(frozen=True)
 class MeasuredHead:
-    """What is measured of a head. `metrics`: the defaults of the task where it is None. `levels`: of a quantiles
-    head."""
+    """What is measured of a head.
+
+    Attributes:
+        metrics: the defaults of the task where it is None.
+        levels: of a quantiles head.
+    """
 
     name: str
     task: str
@@ -77,8 +81,12 @@ class Slices:
         rows: NDArray[np.int64] | None = None,
         groups: NDArray[np.int64] | None = None,
     ) -> None:
-        """Of the same n examples, by head: as families/heads.py says for each task. `rows`: int64 [n], which example of
-        the whole slice each is; one after the other by default. `groups`: int64 [n], which belong together."""
+        """Of the same n examples, by head: as families/heads.py says for each task.
+
+        Args:
+            rows: int64 [n], which example of the whole slice each is; one after the other by default.
+            groups: int64 [n], which belong together.
+        """
         count = len(next(iter(labels.values())))
         places = np.arange(count, dtype=np.int64) + self.count if rows is None else rows
         for name, head in self._heads.items():

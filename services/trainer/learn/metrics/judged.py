@@ -17,8 +17,11 @@ Weighed = Callable[[Floats], float | None]
 
 @dataclass(frozen=True)
 class Batched:
-    """A Weighed that measures under many weights at once as well. `many`: weights float64 [n, k] to values [k]; NaN
-    where the metric is not defined."""
+    """A Weighed that measures under many weights at once as well.
+
+    Attributes:
+        many: weights float64 [n, k] to values [k]; NaN where the metric is not defined.
+    """
 
     of_a_row: Weighed
     many: Callable[[Floats], Floats]

@@ -75,7 +75,7 @@ def back_up(data_dir: Path, target: Path, database: URL | None = None) -> int:
 
 def back_up_to(data_dir: Path, target: Place, database: URL | None = None) -> int:
     """The same to a folder of any storage. A crash leaves files there and no catalog, so that it is no copy yet. Raises
-    As back_up."""
+    what back_up raises."""
     if target.is_local:
         return back_up(data_dir, Path(target.path), database)
     if (target / _CATALOG).exists():

@@ -2,11 +2,14 @@
 
 <partition>/<first offset, 20 digits>.tfrecord   the values, one after the other: a TFRecord file
 <partition>/<first offset, 20 digits>.index      see segment_index.py; a segment exists when its index exists
-<partition>/committed                            locked by the appending process; holds the offset below which every
-record
-                                                 is durable (u64, not fsynced: a machine's crash may set it back)
-<partition>/turn                                 held while waiting for `committed`, so that a busy appender cannot
-                                                 overtake a waiting one
+<partition>/committed                            the offset below which every record is durable (u64, not fsynced: a
+                                                 machine's crash may set it back)
+.locks/<topic>/<partition>.appends               locked by the appending process
+.locks/<topic>/<partition>.turn                  held while waiting for it, so that a busy appender cannot overtake a
+                                                 waiting one
+
+A process that may only read a topic, as authors' code in a round may, could lock every file of it (flock(2)): so the
+locks lie beside the topics.
 """
 
 import fcntl
@@ -34,6 +37,12 @@ def index_path(directory: Path, first_offset: int) -> Path:
 def first_offsets(directory: Path) -> list[int]:
     """The first offsets of the segments, ascending. Never empty in a partition that was made whole."""
     return sorted(int(name[:20]) for name in os.listdir(directory) if name.endswith(".index"))  # noqa: PTH208 hot
+
+
+def lock_paths(directory: Path) -> tuple[Path, Path]:
+    """Of a partition's folder: appends, turn."""
+    locks = directory.parents[1] / ".locks" / directory.parent.name
+    return locks / f"{directory.name}.appends", locks / f"{directory.name}.turn"
 
 
 def create_segment(directory: Path, first_offset: int) -> None:
@@ -68,25 +77,28 @@ def read_at(descriptor: int, start: int, length: int) -> bytes:
 
 
 class CommitFile:
-    """The `committed` file: the lock of the appenders and the end position for the readers."""
+    """The `committed` file with the end position for the readers, and the lock of the appenders."""
 
     def __init__(self, directory: Path, *, lock_timeout_seconds: float = 30.0) -> None:
         self._lock_timeout_seconds = lock_timeout_seconds
         self._path = directory / "committed"
         self.is_writable = True
+        self._appends = self._turn = -1
         try:
             self._committed = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-            self._turn = os.open(directory / "turn", os.O_RDWR | os.O_CREAT, 0o644)
         except PermissionError:  # a process that may read only
             self.is_writable = False
-            self._committed, self._turn = (os.open(directory / name, os.O_RDONLY) for name in ("committed", "turn"))
+            self._committed = os.open(self._path, os.O_RDONLY)
+            return
+        self._appends, self._turn = (_opened(path) for path in lock_paths(directory))
 
     def close(self) -> None:
         """A call that comes too late gets EBADF, not another's file."""
-        committed, self._committed = self._committed, -1
-        turn, self._turn = self._turn, -1
-        os.close(committed)
-        os.close(turn)
+        opened = self._committed, self._appends, self._turn
+        self._committed = self._appends = self._turn = -1
+        for descriptor in opened:
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def end_offset(self) -> int:
         """Every record below it is durable. 0 in a new partition, or when the file was lost."""
@@ -102,13 +114,13 @@ class CommitFile:
         deadline = time.monotonic() + self._lock_timeout_seconds
         self._acquire(self._turn, deadline)
         try:
-            self._acquire(self._committed, deadline)
+            self._acquire(self._appends, deadline)
         finally:
             fcntl.flock(self._turn, fcntl.LOCK_UN)
         try:
             yield
         finally:
-            fcntl.flock(self._committed, fcntl.LOCK_UN)
+            fcntl.flock(self._appends, fcntl.LOCK_UN)
 
     def _acquire(self, descriptor: int, deadline: float) -> None:
         while True:
@@ -122,3 +134,8 @@ class CommitFile:
                 time.sleep(_LOCK_POLL_SECONDS)
             else:
                 return
+
+
+def _opened(lock: Path) -> int:
+    lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)

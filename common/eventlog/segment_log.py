@@ -71,9 +71,7 @@ class SegmentLog:
             for number in range(partition_count):
                 partition = aside / str(number)
                 partition.mkdir()
-                commit_file = CommitFile(partition)
-                commit_file.set_end_offset(0)
-                commit_file.close()
+                (partition / "committed").write_bytes(bytes(8))
                 create_segment(partition, 0)
             with (aside / "topic.json").open("w") as out:
                 json.dump({"format": _FORMAT, "partition_count": partition_count}, out)

@@ -19,7 +19,7 @@ import pytest
 from common.errors import HeadraceError, Unavailable
 from common.eventlog import tfrecord
 from common.eventlog.base import NewRecord
-from common.eventlog.segment_files import CommitFile
+from common.eventlog.segment_files import CommitFile, lock_paths
 from common.eventlog.segment_log import SegmentLog
 from common.eventlog.tests.records import examples_of, read_all, record
 from common.eventlog.tests.segments import TOPIC, partition_dir, segment_files, segment_log
@@ -200,6 +200,17 @@ def test_a_partition_that_stays_locked_is_reported_after_a_while(directory: Path
             pass
 
 
+def test_a_process_that_may_only_read_a_topic_holds_no_appender_up(segments: SegmentLog, directory: Path) -> None:
+    """As authors' code in a round: flock(2) asks for no right to write."""
+    segments.append(TOPIC, 0, [record()])
+    with ExitStack() as opened:
+        for path in (directory / TOPIC).rglob("*"):
+            descriptor = os.open(path, os.O_RDONLY)
+            opened.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert segments.append(TOPIC, 0, [record()]) == [1]
+
+
 def test_a_busy_appender_cannot_overtake_a_waiting_appender(directory: Path) -> None:
     order: list[str] = []
 
@@ -213,7 +224,7 @@ def test_a_busy_appender_cannot_overtake_a_waiting_appender(directory: Path) -> 
     waiting, again = (threading.Thread(target=take, args=(name,)) for name in ("waiting", "busy again"))
     with busy.locked():
         waiting.start()
-        _wait_until_locked(partition_dir(directory) / "turn")
+        _wait_until_locked(lock_paths(partition_dir(directory))[1])
         again.start()
     for thread in (waiting, again):
         thread.join(_TIMEOUT_SECONDS)

@@ -1,12 +1,12 @@
 """A leased round's place on this trainer: its assignment, its folder, the workers that it has not lost; and when
 the folders that rounds leave behind go."""
 
-import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
 
 from common.registry.catalog import Lease
+from services.trainer.control.removing import remove
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.settings import TrainerSettings
 
@@ -30,7 +30,7 @@ class Assignments:
     def forget(self, lease: Lease) -> None:
         """The round has ended."""
         self._workers_left.pop(lease.round.round_id, None)
-        shutil.rmtree(self.work_dir(lease), ignore_errors=True)
+        remove(self.work_dir(lease))
         _keep_newest(self.cache_dir / lease.round.plan.model, _KEPT_VERSIONS)
 
     def work_dir(self, lease: Lease, suffix: str = "") -> Path:
@@ -41,7 +41,7 @@ class Assignments:
         """Folders that earlier runs of this trainer have left."""
         _remove_old(self.rounds_dir)
         for name in ("rebuilds", "scored"):
-            shutil.rmtree(self._settings.data_dir / name, ignore_errors=True)
+            remove(self._settings.data_dir / name)
 
     def of(self, lease: Lease, *, suffix: str = "") -> RoundAssignment:
         work_dir = self.work_dir(lease, suffix)
@@ -69,7 +69,8 @@ class Assignments:
             evaluator=self._settings.evaluator,
             may_stay=self._settings.warm_processes > 0,
         )
-        workers = min(self._workers_left.get(lease.round.round_id, self._settings.workers), assignment.shards)
+        left = self._workers_left.get(lease.round.round_id, self._settings.workers)
+        workers = max(1, min(left, assignment.shards))
         return replace(assignment, workers=workers, processes=workers)
 
 
@@ -79,7 +80,7 @@ def _remove_old(rounds_dir: Path) -> None:
         return
     for work_dir in rounds_dir.glob("*/*"):
         if time.time() - work_dir.stat().st_mtime > _MAX_AGE_SECONDS:
-            shutil.rmtree(work_dir, ignore_errors=True)
+            remove(work_dir)
 
 
 def _keep_newest(model_dir: Path, count: int) -> None:
@@ -87,4 +88,4 @@ def _keep_newest(model_dir: Path, count: int) -> None:
         return
     versions = sorted((path for path in model_dir.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
     for path in versions[:-count]:
-        shutil.rmtree(path, ignore_errors=True)
+        remove(path)

@@ -241,9 +241,9 @@ class Attempt:
         self._heard_at, self._own_when_heard = time.monotonic(), self._clock.own_seconds
         if isinstance(message, Progress):
             self.progress = message
-            if message.asynchronous:
-                mean = message.asynchronous["staleness"]["mean"]
-                metrics.GRADIENT_STALENESS.labels(self.assignment.plan.model).set(mean)
+            match message.asynchronous:
+                case {"staleness": {"mean": int() | float() as mean}}:
+                    metrics.GRADIENT_STALENESS.labels(self.assignment.plan.model).set(mean)
             if self._trace is not None:
                 self._trace.hear(message)
             return

@@ -207,7 +207,8 @@ class TeamWatch:
         change = f"trainer {found.is_leaving} leaves" if leaves else ""
         together = assignment.workers
         if assignment.is_asynchronous:
-            together = assignment.processes + int(progress.asynchronous.get("workers_elsewhere", 0))
+            elsewhere = progress.asynchronous.get("workers_elsewhere")
+            together = assignment.processes + (elsewhere if isinstance(elsewhere, int) else 0)
         can_join = found.free > 0 and together < assignment.most_processes
         if can_join and progress.stage == "train" and seconds > self._regroup_seconds:
             change = change or f"{counted(found.free, 'process')} of other trainers {is_or_are(found.free)} free"

@@ -2,10 +2,10 @@
 
 import logging
 import math
-import shutil
 import signal
 import time
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from common.errors import HeadraceError
@@ -16,6 +16,7 @@ from services.trainer.control.assignments import Assignments
 from services.trainer.control.attempt import LOOK_SECONDS
 from services.trainer.control.cluster import Cluster
 from services.trainer.control.endings import words_of
+from services.trainer.control.removing import remove
 from services.trainer.control.zygote_client import RoundChild, ZygoteClient
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Helped, Progress, Raised, Shrunk
@@ -169,7 +170,7 @@ class Helper:
             self.running.see_through(self._cluster, self._registry, self._zygote, self._settings, stop)
         finally:
             self.running, self._needed_at = None, 0.0
-            shutil.rmtree(assignment.work_dir, ignore_errors=True)
+            remove(Path(assignment.work_dir))
 
     def end_if_needless(self, stop: Stop) -> None:
         """A trainer that only helps. It is counted from the moment at which it can."""

@@ -6,7 +6,6 @@ of rounds, when it has grown, and by any accident: only the time to build its mo
 """
 
 import logging
-import shutil
 import signal
 from collections import OrderedDict
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any
 from common.counted import counted
 from common.errors import Unavailable
 from services.trainer import metrics
+from services.trainer.control.removing import remove
 from services.trainer.control.sandboxing import read_beside
 from services.trainer.control.zygote_client import RoundChild, ZygoteClient
 from services.trainer.protocol.assignment import RoundAssignment
@@ -149,7 +149,7 @@ class Processes:
     def _let_go(self, process: _Process) -> None:
         self._zygote.forget(process.child)
         if process.directory is not None:
-            shutil.rmtree(process.directory, ignore_errors=True)
+            remove(process.directory)
 
     def _count(self) -> None:
         metrics.WARM_PROCESSES.set(len(self._waiting))

@@ -6,7 +6,6 @@ another does.
 """
 
 import logging
-import shutil
 import signal
 import time
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from common.process.own_time import clock_of
 from common.registry.catalog import PRODUCTION, Lease, Version
 from common.registry.client import RegistryClient
 from common.registry.jobs import Job, JobKind, JobState, measured_files
+from services.trainer.control.removing import remove
 from services.trainer.control.zygote_client import RoundChild, ZygoteClient
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.messages import Failed, Figures, Message, Progress, Raised, Rebuilt
@@ -72,7 +72,7 @@ class Rebuilds:
         except (HeadraceError, OSError) as error:
             report = {"reason": f"its process could not be run: {error}"}
         finally:
-            shutil.rmtree(work_dir, ignore_errors=True)
+            remove(work_dir)
         logger.info("job ended", extra={**named, "state": str(state), "reason": report.get("reason", "")})
         self._report(state, report)
         self.job = None

@@ -1,13 +1,14 @@
 """The process that scores a version outside of its author's code, in the hands of the attempt that waits for it."""
 
 import logging
-import shutil
 import signal
 import time
+from pathlib import Path
 
 from common.errors import HeadraceError, InvalidInput, Unavailable
 from common.process.own_time import OwnClock, clock_of
 from services.trainer.control.endings import words_of
+from services.trainer.control.removing import remove
 from services.trainer.control.score_request import Question, ScoreRequest
 from services.trainer.control.zygote_client import RoundChild, RunsRounds
 from services.trainer.protocol.messages import Figures, Raised, Waits
@@ -91,7 +92,7 @@ class ScoreProcess:
         assert self._question is not None, "it began the child"
         self._zygote.forget(child)
         self._child = None
-        shutil.rmtree(self._question.assignment.work_dir, ignore_errors=True)
+        remove(Path(self._question.assignment.work_dir))
         if isinstance(answer, HeadraceError):
             self._question.answer.set_exception(answer)
         else:

@@ -188,7 +188,7 @@ class TrustedHalf:
             raise InvalidInput(f"there is no call {name[:80]!r}, expected one of {', '.join(_CALLS)}")
         try:
             return do(self, body)
-        except (DecodeError, TypeError, ValueError, AttributeError, KeyError) as error:
+        except (DecodeError, TypeError, ValueError, AttributeError, KeyError, RecursionError) as error:
             raise InvalidInput(f"{name}: its body is of another form: {error}") from error
         except OSError as error:  # of files that are not there, or no files
             raise InvalidInput(f"{name}: {error}") from error

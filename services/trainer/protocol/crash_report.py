@@ -67,8 +67,12 @@ def place_in(reason: str) -> str:
 
 
 def _tail(path: Path) -> str:
+    """Authors' code can make the file as large as it may be, without room on the disk."""
     try:
-        content = path.read_bytes()
+        if not path.is_file():
+            return ""
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            return file.read(_TAIL_BYTES).decode(errors="replace")
     except OSError:
         return ""
-    return content[-_TAIL_BYTES:].decode(errors="replace")

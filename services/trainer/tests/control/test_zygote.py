@@ -55,8 +55,16 @@ def test_a_message_survives_the_way_back(message: Message) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"hello", b"[]", b'{"kind_of_message": "song"}', b'{"kind_of_message": "failed"}']
-)
+    "line",
+    [
+        b"", b"hello", b"[]", b'{"kind_of_message": "song"}', b'{"kind_of_message": "failed"}', b"[" * 100_000,
+        b'{"kind_of_message": "done", "process": ' + b'{"a":' * 5_000,
+        b'{"kind_of_message": "progress", "stage": ["train"]}',
+        b'{"kind_of_message": "progress", "stage": "train", "examples_done": {}}',
+        b'{"kind_of_message": "progress", "stage": "' + b"x" * 300_000 + b'"}',
+        b'{"kind_of_message": "raised", "error": "E", "message": "\\ud800"}',
+    ],
+)  # fmt: skip
 def test_what_is_no_message_is_refused(line: bytes) -> None:
     with pytest.raises(InvalidInput, match="not a message"):
         decode_message(line)

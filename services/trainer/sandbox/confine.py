@@ -6,7 +6,7 @@ import os
 import resource
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from common.errors import Unavailable
@@ -15,12 +15,22 @@ from services.trainer.sandbox import landlock, seccomp, survivors
 from services.trainer.sandbox.rules import OFF, REQUIRE, SandboxRules
 
 logger = logging.getLogger(__name__)
-_SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/nix")
+_SYSTEM = ("/lib", "/lib32", "/lib64", "/bin", "/sbin", "/nix")
+_PREFIXES = ("/usr", "/usr/local", sys.prefix, sys.base_prefix)
+_OF_PREFIX = (
+    "bin", "cuda*", "include", "lib", "lib32", "lib64", "libexec", "nvidia*", "pyvenv.cfg", "sbin", "share",
+    "ssl/*.pem",
+)  # fmt: skip
+"""What programs and libraries are made of: a round that may read every user's files reads no others there, such as
+those of a service or a platform below /usr/local or /opt."""
 _ETC = (
     "alternatives", "gai.conf", "group", "host.conf", "hosts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime",
-    "mime.types", "nsswitch.conf", "OpenCL", "passwd", "protocols", "resolv.conf", "services", "ssl", "timezone",
+    "mime.types", "nsswitch.conf", "OpenCL", "passwd", "protocols", "resolv.conf", "services", "ssl/certs",
+    "ssl/openssl.cnf", "timezone",
 )  # fmt: skip
-_KERNEL = ("/proc", "/sys")
+_KERNEL = (
+    "/proc", "/sys/bus", "/sys/class", "/sys/dev", "/sys/devices", "/sys/fs", "/sys/kernel/mm", "/sys/module",
+)  # fmt: skip
 _DEVICES = ("full", "null", "random", "urandom")
 _GPUS = ("nvidia*", "dri", "kfd")
 _FIRST_UID, _FIRST_SMALL_UID, _SMALL_UIDS, _MOST_PIDS = 0x6A000000, 50_000, 10_000, 1 << 22
@@ -129,8 +139,9 @@ def _free_uid() -> int:
 
 def _paths(rules: SandboxRules) -> Iterator[tuple[str, int]]:
     """(path, rights)."""
-    yield from ((path, landlock.RUN) for path in (*_SYSTEM, sys.prefix, sys.base_prefix))
-    yield from _own_code()
+    libraries = [*_SYSTEM, *map(str, _installed())]
+    yield from ((path, landlock.RUN) for path in libraries)
+    yield from _own_code(libraries)
     yield from ((f"/etc/{name}", landlock.READ) for name in _ETC)
     yield from ((path, landlock.READ) for path in (*_KERNEL, *rules.read))
     yield from ((f"/dev/{name}", landlock.USE_DEVICE) for name in _DEVICES)
@@ -143,12 +154,19 @@ def _paths(rules: SandboxRules) -> Iterator[tuple[str, int]]:
     yield from ((path, landlock.WRITE) for path in rules.write)
 
 
-def _own_code() -> Iterator[tuple[str, int]]:
+def _installed() -> Iterator[Path]:
+    for prefix in _PREFIXES:
+        for name in _OF_PREFIX:
+            yield from Path(prefix).glob(name)
+    named = f"{os.environ.get('PATH', '')}:{os.environ.get('LD_LIBRARY_PATH', '')}".split(":")
+    yield from (Path(entry) for entry in named if entry.startswith("/opt/"))
+
+
+def _own_code(libraries: Collection[str]) -> Iterator[tuple[str, int]]:
     """Of folders on the import path that hold other things as well, such as the platform's data: the packages, and the
     names of the others, without which a new interpreter, such as the converters', finds no package."""
-    libraries = (sys.prefix, sys.base_prefix)
     for entry in map(Path, sys.path):
-        if not entry.is_dir() or str(entry).startswith(libraries):
+        if not entry.is_dir() or any(entry.is_relative_to(library) for library in libraries):
             continue
         if entry.name in ("site-packages", "dist-packages"):
             yield str(entry), landlock.READ

@@ -41,8 +41,10 @@ _CLONE3 = 435
 _DENIED_EVERYWHERE = {
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428, "move_mount": 429,
     "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "pidfd_getfd": 438, "mount_setattr": 442,
+    "setxattrat": 463, "removexattrat": 466,
 }  # fmt: skip
-"""io_uring opens sockets behind a filter's back."""
+"""io_uring opens sockets behind a filter's back. Landlock has no rules for attributes of files, and none for those who
+watch a folder."""
 DENIED: Mapping[str, Mapping[str, int]] = {
     "x86_64": _DENIED_EVERYWHERE | {
         "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "perf_event_open": 298,
@@ -52,6 +54,8 @@ DENIED: Mapping[str, Mapping[str, int]] = {
         "swapon": 167, "swapoff": 168, "acct": 163, "settimeofday": 164, "clock_settime": 227, "adjtimex": 159,
         "clock_adjtime": 305, "sethostname": 170, "setdomainname": 171, "iopl": 172, "ioperm": 173, "quotactl": 179,
         "syslog": 103, "vhangup": 153, "shmget": 29, "semget": 64, "msgget": 68,
+        "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "removexattr": 197, "lremovexattr": 198,
+        "fremovexattr": 199, "inotify_init": 253, "inotify_init1": 294, "fanotify_init": 300,
     },
     "aarch64": _DENIED_EVERYWHERE | {
         "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "perf_event_open": 241,
@@ -61,6 +65,8 @@ DENIED: Mapping[str, Mapping[str, int]] = {
         "swapon": 224, "swapoff": 225, "acct": 89, "settimeofday": 170, "clock_settime": 112, "adjtimex": 171,
         "clock_adjtime": 266, "sethostname": 161, "setdomainname": 162, "quotactl": 60, "syslog": 116, "vhangup": 58,
         "shmget": 194, "semget": 190, "msgget": 186,
+        "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16,
+        "inotify_init1": 26, "fanotify_init": 262,
     },
 }  # fmt: skip
 _libc = ctypes.CDLL(None, use_errno=True)

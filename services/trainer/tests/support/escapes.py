@@ -137,6 +137,11 @@ def send_a_datagram_to_a_daemon_from_a_pair(ground: Ground) -> None:
         ours.sendto(b"weights", ground.unix_datagrams)
 
 
+def watch_the_registrys_folder(ground: Ground) -> None:
+    """It would hear the names of all files that are made there, and who reads them when."""
+    _called(_libc.inotify_add_watch(_libc.inotify_init(), bytes(ground.registry), 0x100))  # IN_CREATE
+
+
 def share_memory_that_outlives_the_round(ground: Ground) -> None:
     found = _libc.shmget(0, 4096, 0o600)  # IPC_PRIVATE
     _called(found)
@@ -243,6 +248,9 @@ ATTEMPTS: Mapping[str, Callable[[Ground], object]] = {
     "cut_the_registrys_database_short": lambda ground: os.truncate(ground.registry / "catalog.sqlite", 0),
     "remove_the_registrys_database": lambda ground: (ground.registry / "removable").unlink(),
     "change_the_mode_of_the_registrys_database": lambda ground: (ground.registry / "catalog.sqlite").chmod(0o666),
+    "set_an_attribute_of_the_registrys_database":
+        lambda ground: os.setxattr(ground.registry / "catalog.sqlite", "user.own", b"auc: 1.0"),
+    "list_what_lies_beside_programs_and_libraries": lambda ground: list(Path("/usr/local").iterdir()),
     "read_another_models_weights": lambda ground: (ground.other_model / "weights.npz").read_bytes(),
     "change_another_rounds_assignment": lambda ground: (ground.other_model / "assignment.json").write_text("{}"),
     "write_elsewhere": lambda ground: (ground.elsewhere / "left_behind").write_text("x"),
@@ -270,7 +278,8 @@ ATTEMPTS: Mapping[str, Callable[[Ground], object]] = {
         for found in (
             write_its_own_metrics_into_the_registry, add_events_to_its_stream, run_a_program_of_its_own,
             trace_the_process_above, copy_the_memory_of_the_process_above, signal_the_process_above,
-            make_a_user_namespace, connect_over_multipath_tcp, listen_for_others, send_a_datagram,
+            make_a_user_namespace, watch_the_registrys_folder, connect_over_multipath_tcp, listen_for_others,
+            send_a_datagram,
             talk_to_a_daemon_over_a_unix_socket, send_a_datagram_to_a_daemon_from_a_pair,
             share_memory_that_outlives_the_round, leave_messages_for_others_by_a_key, write_a_huge_file,
             share_memory_past_the_limit_by_a_device,

@@ -5,8 +5,8 @@
                              {signature: {scope: count}}, "reasons": {...}}
     pb FOLDER FILE           a SavedModel's saved_model.pbtxt as saved_model.pb
     checkpoint NPZ PREFIX    every array of a checkpoint's weights.npz as one of tf.train.Checkpoint's:
-                             model/a/kernel is model/a/kernel/.ATTRIBUTES/VARIABLE_VALUE; and the folder's text file
-                             `checkpoint`, which names it the newest
+                             model/a.b/kernel is model/a..b/kernel/.ATTRIBUTES/VARIABLE_VALUE (TensorFlow writes a
+                             point twice); and the folder's text file `checkpoint`, which names it the newest
     keras FILE FOLDER        a .keras file as the SavedModel that Keras's own export makes of it
     graph FOLDER FOLDER      the graph of serving_default as a TensorBoard event file, functions written out
     load FOLDER FILE         why a replica could not load it, in a sentence; empty where it could
@@ -122,7 +122,7 @@ def checkpoint(source: Path, target: Path) -> None:
     written = tf.train.Checkpoint(**roots).write(str(target))
     read = tf.train.load_checkpoint(written)
     for name, value in arrays.items():
-        if not np.array_equal(read.get_tensor(f"{name}/.ATTRIBUTES/VARIABLE_VALUE"), value):
+        if not np.array_equal(read.get_tensor(f"{name.replace('.', '..')}/.ATTRIBUTES/VARIABLE_VALUE"), value):
             raise ValueError(f"{name} does not read back as it was")
     tf.compat.v1.train.update_checkpoint_state(str(target.parent), target.name)
 

@@ -14,7 +14,7 @@ from testing.warm_python import WARM_PYTHON
 
 _SHARED = [
     *(f"services.{service}.__main__" for service in ("registry", "trainer", "ingest")), "psycopg", "s3fs",
-    "testing.frozen",
+    "testing.forked", "testing.frozen",
 ]  # fmt: skip
 _forkserver = multiprocessing.get_context("forkserver")
 

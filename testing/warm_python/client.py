@@ -27,7 +27,9 @@ _WITHOUT_TENSORFLOW = ("services.ingest.codec.check_file", "common.eventlog.test
 _SERVICES = ("services.registry", "services.trainer", "services.ingest")
 _IMPORTS = {
     **{name: (name,) for name in _WITHOUT_TENSORFLOW},
-    **dict.fromkeys(_SERVICES, (*(f"{name}.__main__" for name in _SERVICES), "psycopg", "s3fs", "testing.frozen")),
+    **dict.fromkeys(
+        _SERVICES, (*(f"{name}.__main__" for name in _SERVICES), "psycopg", "s3fs", "testing.forked", "testing.frozen")
+    ),
     **dict.fromkeys((*_TRAINER, *_OTHERS), _TRAINER),
     **{f"services.serving.tests.support.{name}": _TRAINER for name in _TEST_SUPPORT},
     **dict.fromkeys(_FRONTS, ("services.serving.__main__", "services.serving.replica.manager")),

@@ -3,7 +3,7 @@
 Neither a thread nor a place is kept by a client that says nothing: where too many wait, the call that has waited
 longest gives way. gRPC does not tell how much of a message has come, the kernel does: what a connection was sent
 (tcp(7), TCP_INFO) less the messages that were read of it is what arrives. Memory so counts as it is taken, not as it is
-announced.
+announced: gRPC takes a message of any size whole before it holds it against its limit.
 """
 
 import contextlib
@@ -58,6 +58,7 @@ class Wait:
         end: ends the call; called in a thread of our own.
         ended: why it was ended; None while it was not.
         read_bytes: of the message that came.
+    before: bytes that arrived over its connection when it began, as far as is known; -1 until it is looked at.
     """
 
     peer: str
@@ -67,19 +68,30 @@ class Wait:
     is_read: bool
     ended: HeadraceError | None = None
     read_bytes: int = 0
+    before: int = -1
 
 
 @dataclass(slots=True)
 class _Peer:
-    """A connection. `received` up to when none of its calls waited for a message; what was `read` of it since then."""
+    """A connection. `received` up to when none of its calls waited for a message; what was `read` of it since then;
+    what of it was `arrived` at the last look."""
 
     received: int = 0
     read: int = 0
     messages: int = 0
+    arrived: int = 0
 
     def arriving(self, received: int) -> int:
         overhead = min(self.messages * _OVERHEAD_BYTES, _MOST_OVERHEAD_BYTES)
         return max(0, received - self.received - self.read - overhead)
+
+    def look(self, received: int, waits: list[Wait], most: int) -> int:
+        """What arrives for these. More than `most`, for as many messages, only where it has come since they began:
+        else it may be of calls that were refused unread."""
+        for wait in waits:
+            wait.before = self.arrived if wait.before < 0 else wait.before
+        self.arrived = self.arriving(received)
+        return min(self.arrived, max(most, self.arrived - min(wait.before for wait in waits)))
 
 
 @dataclass(eq=False)
@@ -194,12 +206,15 @@ class Waits:
                     read, messages = before.get(name, (0, 0))
                     peer = self._peers.setdefault(name, _Peer())
                     peer.received, peer.read, peer.messages = count, peer.read - read, peer.messages - messages
+                    peer.arrived = 0
             for name, waits in of_peer.items():
                 if name not in received and name not in reading:
                     continue  # It began after the kernel was asked; the next look counts it.
                 most = len(waits) * self.bounds.max_message_bytes
-                known = self._peers.get(name) or _Peer()
-                arriving[name] = min(most, known.arriving(received[name])) if name in received else most
+                arriving[name] = most
+                if name in received:
+                    known = self._peers.get(name) or self._peers.setdefault(name, _Peer())
+                    arriving[name] = known.look(received[name], waits, most)
             total = self._held_bytes + sum(arriving.values())
         found: dict[Wait, HeadraceError] = {}
         for name in sorted(arriving, key=lambda name: -arriving[name]):

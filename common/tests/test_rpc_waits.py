@@ -199,6 +199,15 @@ def test_messages_that_arrive_together_have_a_bound_and_who_sends_most_goes(serv
         assert small.result(timeout=_TIMEOUT_SECONDS) == bytes(100)
 
 
+@pytest.mark.parametrize("serve", [_sync_server, _aio_server], ids=["threads", "asyncio"])
+def test_a_message_of_more_than_is_taken_is_ended_while_it_comes(serve: Any) -> None:
+    """gRPC itself refuses it once it is there whole."""
+    size = 2 * _BOUNDS.max_bytes
+    with serve(_BOUNDS) as port, _half_sent(port, size - 100_000, size) as (endless, valve):
+        assert valve.full.wait(_TIMEOUT_SECONDS)
+        assert endless.exception(timeout=_TIMEOUT_SECONDS).code() in _ENDED
+
+
 def test_messages_that_are_being_answered_count_too() -> None:
     waits = Waits(_BOUNDS)
     with waits.held(1_500_000):

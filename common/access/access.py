@@ -1,22 +1,40 @@
-"""Credentials to principals, by ACCESS_FILE, which is read again when it has changed."""
+"""Credentials to principals, by ACCESS_FILE, which is read again when it has changed.
+
+    principals:
+      - name: alice
+        roles: [operator]
+        token_sha256: ["64 hexadecimal digits", ...]
+        certificates: [CN=alice, "URI:spiffe://example.org/alice"]   # names that a client's certificate may have
+
+    oidc: {issuer: https://id.example.org, audience: headrace, roles_claim: headrace_roles}
+
+A token is 256 random bits; two of one principal let it be replaced without a gap. `headrace token new` makes them.
+"""
 
 import hmac
 import logging
 import math
 import os
+import re
 import threading
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from common.access.access_file import AccessFile, read_access
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from common.access.file_changes import when_changed
-from common.access.oidc import Oidc, is_jwt
-from common.access.principal import ANONYMOUS, Principal
+from common.access.oidc import Oidc, OidcConfig, is_jwt
+from common.access.principal import ANONYMOUS, Principal, check_name, check_roles
 from common.access.tokens import digest_of
 from common.errors import InvalidInput, Unauthenticated
 from common.loopback import is_loopback
+from common.strict_yaml import read_yaml
 
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_NAME_IN_CERTIFICATE = re.compile(r"(CN=|DNS:|URI:)\S.{0,255}")
 logger = logging.getLogger(__name__)
 LOOK_SECONDS, _REPORTED_LOOK_SECONDS = 0.05, 1.0
 """Between two looks at the file, each of which takes up to 5 % of a prediction's CPU time; the same where the
@@ -31,6 +49,68 @@ which TLS has verified."""
 _ANONYMOUS_REMARK = (
     "this service asks for no credentials, and everyone who reaches this port may do everything (ALLOW_ANONYMOUS)"
 )
+
+
+@dataclass(frozen=True)
+class AccessFile:
+    """`principals`: by the SHA-256 of a token, in lower-case hexadecimal digits; `certificates`: by a name in a
+    certificate."""
+
+    principals: Mapping[str, Principal]
+    certificates: Mapping[str, Principal] = field(default_factory=dict)
+    oidc: OidcConfig | None = None
+
+
+class _Named(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: str
+    roles: list[str] = Field(min_length=1)
+    token_sha256: list[str] = []
+    certificates: list[str] = []
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    principals: list[_Named] = []
+    oidc: OidcConfig | None = None
+
+
+def read_access(content: bytes, place: str) -> AccessFile:
+    """Reads the file's content. Raises InvalidInput: says what is wrong; quotes no digest."""
+    try:
+        file = _File.model_validate(read_yaml(content, place) or {})
+    except ValidationError as error:
+        raise InvalidInput(f"{place}: {'; '.join(map(_fault, error.errors()))}") from error
+    _refuse_twice(place, "the name", (named.name for named in file.principals))
+    _refuse_twice(place, "a token of", (digest for named in file.principals for digest in named.token_sha256), file)
+    _refuse_twice(place, "the certificate", (name for named in file.principals for name in named.certificates))
+    found: dict[str, Principal] = {}
+    certificates: dict[str, Principal] = {}
+    for named in file.principals:
+        if not all(map(_DIGEST.fullmatch, named.token_sha256)):
+            raise InvalidInput(f"{place}: a token_sha256 of {named.name} is not 64 lower-case hexadecimal digits")
+        if wrong := [name for name in named.certificates if not _NAME_IN_CERTIFICATE.fullmatch(name)]:
+            raise InvalidInput(f"{place}: {wrong[0][:100]!r} is no name in a certificate; expected CN=, DNS: or URI:")
+        if not (named.token_sha256 or named.certificates):
+            raise InvalidInput(f"{place}: {named.name} has neither token_sha256 nor certificates")
+        principal = Principal(check_name(named.name), check_roles(named.roles))
+        certificates |= dict.fromkeys(named.certificates, principal)
+        found |= dict.fromkeys(named.token_sha256, principal)
+    return AccessFile(found, certificates, file.oidc)
+
+
+def _fault(fault: Any) -> str:
+    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+
+
+def _refuse_twice(place: str, thing: str, values: Iterable[str], file: _File | None = None) -> None:
+    """Raises InvalidInput; of digests it names the principal."""
+    seen: set[str] = set()
+    for value in values:
+        if value in seen:
+            owners = [named.name for named in file.principals if value in named.token_sha256] if file else [value]
+            raise InvalidInput(f"{place}: {thing} {owners[0][:100]} stands there twice")
+        seen.add(value)
 
 
 @dataclass(frozen=True)
@@ -59,7 +139,7 @@ class Access:
             reported_look_seconds: the same where changes are reported, and the kernel fails to.
 
         Raises:
-            InvalidInput: the file cannot be read, or is not as access_file.py says.
+            InvalidInput: the file cannot be read, or is not as the top of this file says.
         """
         self.path = path
         self._where = os.fspath(path or "")

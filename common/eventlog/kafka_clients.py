@@ -3,7 +3,11 @@
 They connect when first used. After a failure, and for a second, further calls are refused at once.
 """
 
+import logging
 import random
+import socket
+import ssl
+import struct
 import sys
 import threading
 import time
@@ -15,10 +19,14 @@ from kafka import IsolationLevel, KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka import errors as kafka_errors
 
 from common.errors import DataLoss, HeadraceError, InvalidInput, NotFound, Overloaded, Unavailable
-from common.eventlog.kafka_probe import KafkaProbe
-from common.eventlog.kafka_security import KafkaSecurity
+from common.eventlog.kafka_security import NO_SECURITY, KafkaSecurity
 from common.process.retry import Backoff, Pauses
 
+logger = logging.getLogger(__name__)
+_API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+"""Length, API key, version, correlation id, no client id: kafka.apache.org/protocol, request header v1."""
+_ANSWER_BYTES = 8
+"""Length and correlation id."""
 LARGEST_RECORD_BYTES = 16 << 20
 REQUEST_TIMEOUT_MS = 15_000
 _BOOTSTRAP_TIMEOUT_MS = 10_000
@@ -236,3 +244,59 @@ def kafka_errors_of(subject: str) -> Iterator[None]:
         raise InvalidInput(f"{subject} is refused by Kafka: {error}") from error
     except kafka_errors.KafkaError as error:
         raise Unavailable(f"{subject}: Kafka does not answer as it should: {error}") from error
+
+
+class KafkaProbe:
+    """Whether a broker answers, asked without a client: kafka-python's wait and retry for seconds. A stopped broker
+    refuses the connection; a paused broker's kernel takes it, and no ApiVersions answer comes. Thread-safe. Says in the
+    log, in one sentence, when Kafka stops answering and when it answers again."""
+
+    def __init__(self, servers: Sequence[str], security: KafkaSecurity = NO_SECURITY) -> None:
+        self._servers, self._security = list(servers), security
+        self._shown = f"Kafka at {', '.join(servers)}"
+        self._lock = threading.Lock()
+        self._is_away = False
+
+    def check(self, *, timeout_seconds: float) -> None:
+        """Returns when one of the servers has answered; each is given its part of the time. Raises Unavailable: none
+        did."""
+        reasons = []
+        for server in self._servers:
+            try:
+                _request_versions(server, timeout_seconds / len(self._servers), self._security.context())
+            except OSError as error:
+                reasons.append(f"{server}: {error}" if len(self._servers) > 1 else str(error))
+                continue
+            self._note(is_away=False)
+            return
+        reason = "; ".join(reasons)
+        self._note(is_away=True, reason=reason)
+        raise Unavailable(f"{self._shown} cannot be reached: {reason}")
+
+    def _note(self, *, is_away: bool, reason: str = "") -> None:
+        with self._lock:
+            changed, self._is_away = self._is_away != is_away, is_away
+        if changed and is_away:
+            logger.warning("%s does not answer: %s", self._shown, reason)
+        elif changed:
+            logger.info("%s answers again", self._shown)
+
+
+def _request_versions(server: str, timeout_seconds: float, context: ssl.SSLContext | None) -> None:
+    """Without a login, as Kafka allows for this request. Raises OSError."""
+    host, _, port = server.rpartition(":")
+    deadline = time.monotonic() + timeout_seconds
+    with _connected(host.strip("[]"), int(port), timeout_seconds, context) as connection:
+        connection.sendall(_API_VERSIONS)
+        received = b""
+        while len(received) < _ANSWER_BYTES:
+            connection.settimeout(max(0.001, deadline - time.monotonic()))
+            part = connection.recv(_ANSWER_BYTES - len(received))
+            if not part:
+                raise ConnectionError("it closed the connection")
+            received += part
+
+
+def _connected(host: str, port: int, timeout_seconds: float, context: ssl.SSLContext | None) -> socket.socket:
+    opened = socket.create_connection((host, port), timeout=timeout_seconds)
+    return context.wrap_socket(opened, server_hostname=host) if context else opened

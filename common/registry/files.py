@@ -1,16 +1,21 @@
 """Files between a folder and the registry: only what is missing, several at a time, verified on both sides."""
 
 import hashlib
+import http.client
 import io
 import logging
 import os
+import socket
 import stat
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, TypeVar
+from urllib.parse import urlsplit
 
 from common.errors import Conflict, DataLoss, HeadraceError, InvalidInput, PermissionDenied, Unavailable
 from common.process.pace import Pace
@@ -19,11 +24,13 @@ from common.process.rpc_client import errors_from_status
 from common.registry.catalog import FileEntry
 from common.registry.patches import GENTLE_BYTES, SAME, SMALLEST_FILE_BYTES, patch_between, patched
 from common.registry.paths import path_below
-from common.registry.presigned import pieces_at
 from common.whole_files import sync
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
 
+_PIECE_BYTES = 256 * 1024
+_NOT_THERE = 404
+_SCHEMES = ("http", "https")
 _CHUNK_BYTES = 1024 * 1024
 _NEAR_BYTES = 256 * 1024
 _PARALLEL_FILES = 4
@@ -341,3 +348,37 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return -1
+
+
+def pieces_at(url: str, offset: int, *, timeout_seconds: float) -> Iterator[bytes]:
+    """The bytes from the offset on. The caller compares the digest. Messages leave the URL's signature out.
+
+    Args:
+        timeout_seconds: the longest silence of the store.
+
+    Raises:
+        Unavailable: the store cannot be reached, refuses the URL, or stopped in the middle; ask for another URL.
+        DataLoss: the store does not have the file.
+        PermissionDenied: this process may not connect to the store, or has no address of it; others may give the file.
+    """
+    parts = urlsplit(url)
+    shown = f"{parts.scheme}://{parts.netloc}{parts.path}"
+    if parts.scheme not in _SCHEMES:
+        raise Unavailable(f"the registry names {shown} for a file, expected http:// or https://")
+    request = urllib.request.Request(url, headers={"Range": f"bytes={offset}-"} if offset else {})  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_seconds) as answer:  # noqa: S310  # scheme as above
+            if offset and answer.status != http.client.PARTIAL_CONTENT:
+                raise Unavailable(f"{shown} answers with the whole file where bytes from {offset} on were asked for")
+            while data := answer.read(_PIECE_BYTES):
+                yield data
+            if answer.length:
+                raise Unavailable(f"{shown} stopped {answer.length} bytes before its end")
+    except urllib.error.HTTPError as error:
+        if error.code == _NOT_THERE:
+            raise DataLoss(f"{shown} is not there, though the registry knows the file") from error
+        raise Unavailable(f"{shown} answers {error.code} {error.reason}") from error
+    except (OSError, http.client.HTTPException) as error:
+        if isinstance(getattr(error, "reason", None), PermissionError | socket.gaierror):
+            raise PermissionDenied(f"{shown} cannot be reached from here: {error}") from error
+        raise Unavailable(f"{shown} cannot be read: {error}") from error

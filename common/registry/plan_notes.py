@@ -26,7 +26,7 @@ Under the same key a version's `evaluation` says on what it was judged: {"exampl
 from before the round, "unusable": held out there and not readable today, "ranges": where the earlier examples are, and
 "own_set": how many where the definition has its own examples (evaluation.examples)}."""
 LABELS = "labels"
-"""Which labels are joined to its events (services/trainer/plan/label_ranges.py)."""
+"""Which labels are joined to its events (services/trainer/plan/drafts.py)."""
 SKEW = "skew"
 """Its round compares logged answers of its parent (gate: max_skew)."""
 FIRED = "fired"

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from common.access.access import LOOK_SECONDS, Access
-from common.access.access_file import read_access
+from common.access.access import LOOK_SECONDS, Access, read_access
 from common.access.file_changes import when_changed
 from common.access.principal import ANONYMOUS, Principal, act_as, author_of, check_roles
 from common.access.tokens import digest_of, new_token

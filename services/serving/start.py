@@ -2,18 +2,20 @@
 
 import os
 import socket
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
 from common.access.guard import Guard
 from common.errors import InvalidInput
-from common.process.tls import Tls
+from common.process.tls import Material, Tls
+from protos import tfserving_config_pb2 as config_pb2
 from services.serving.doors.rules import serving_rules
 from services.serving.front.monitoring import read_monitoring_path
+from services.serving.options.model_server_config import read_text
 from services.serving.options.option_sources import replica_options
 from services.serving.options.platform_names import platform_names
 from services.serving.options.settings import ServingSettings
-from services.serving.options.tls import read_tls_config
 from services.serving.replica.sources.configured_models import check_first_labels, starting_config
 from services.serving.wire.keys import NEWEST_ALIAS
 from services.serving.wire.replica_state import ConfigState, ReplicaState
@@ -84,3 +86,17 @@ def grpc_options(settings: ServingSettings) -> list[tuple[str, str | int]]:
             raise InvalidInput(f"grpc_channel_arguments has {part!r}, expected name=value")
         options.append((name, int(value) if value.lstrip("-").isdecimal() else value))
     return options
+
+
+def read_tls_config(path: Path) -> Material:
+    """Reads and checks an SSLConfig file. Raises InvalidInput: it cannot be read, or lacks a field that the others
+    need."""
+    given = read_text(path, config_pb2.SSLConfig(), "an SSLConfig")
+    if not given.server_key or not given.server_cert:
+        raise InvalidInput(f"{path} has no {'server_cert' if given.server_key else 'server_key'}")
+    if given.client_verify and not given.custom_ca:
+        raise InvalidInput(f"{path} has client_verify but no custom_ca to verify clients with")
+    pems = (given.server_cert.encode(), given.server_key.encode(), given.custom_ca.encode())
+    material = Material(*pems, "required" if given.client_verify else "none")
+    material.context(ssl.PROTOCOL_TLS_SERVER)
+    return material

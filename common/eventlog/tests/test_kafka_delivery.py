@@ -8,7 +8,7 @@ import pytest
 from kafka import errors as kafka_errors
 from kafka.record import util as kafka_checksums
 
-from common.eventlog.kafka_delivery import StuckProducer, wait_delivered
+from common.eventlog.kafka_log import StuckProducer, wait_delivered
 
 
 class Delivery:

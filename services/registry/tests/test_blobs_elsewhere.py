@@ -10,7 +10,7 @@ import pytest
 
 from common.errors import Conflict, DataLoss, InvalidInput
 from common.registry.client import RegistryClient
-from common.registry.presigned import pieces_at
+from common.registry.files import pieces_at
 from common.storage import place_of
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc

@@ -7,6 +7,7 @@ DELETE /v1/predictions/{id}                 200 {"id", "was_open"}
 """
 
 import re
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from urllib.parse import parse_qsl, unquote
@@ -17,7 +18,7 @@ from starlette.responses import Response
 
 from common.access.guard import called, require
 from common.access.principal import current
-from common.process.tracing import OFF, TRACEPARENT, Span, Tracing
+from common.process.tracing import MOST_KEPT, OFF, REQUEST_ID, TRACEPARENT, Span, Tracing
 from services.serving.doors.readings import predict_json
 from services.serving.doors.rest_predict import (
     VERSION_HEADER,
@@ -28,8 +29,8 @@ from services.serving.doors.rest_predict import (
 )
 from services.serving.doors.roles import PREDICTS
 from services.serving.front.async_predictions import AsyncPredictions, StoredPrediction
-from services.serving.front.async_trace import AsyncTrace
 from services.serving.front.async_waiting import UntilGone
+from services.serving.front.journal import batch_attributes
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed, invalid
 
@@ -161,3 +162,47 @@ def _number(query: str | None, name: str, *, above: float, up_to: float) -> floa
         if not (value > above and 0 <= value <= up_to):
             raise invalid(f"{name} is {text!r}, expected a number of seconds, at most {up_to:g}")
     return value
+
+
+class AsyncTrace:
+    """Of a front. Any front may hand the answer over, so the trace stands beside the answer. Not thread-safe."""
+
+    def __init__(self, tracing: Tracing) -> None:
+        self._tracing = tracing
+        self._traced: dict[str, None] = {}
+        """Predictions whose answers were handed over, the newest last: each is traced once."""
+
+    def submitted(self, model: str, tag: bytes, traceparent: str) -> Span | None:
+        """Begins the span of a submission, where it is traced."""
+        return self._tracing.start(
+            f"predict later {model}", traceparent, kind="producer",
+            attributes={REQUEST_ID: tag.decode("latin-1"), "headrace.model": model, "headrace.door": "http"},
+        )  # fmt: skip
+
+    def answered(self, prediction_id: str, stored: StoredPrediction) -> None:
+        """Traces, when an answer is fetched first, how its request waited and ran, and how long the answer was kept."""
+        reply = stored.reply
+        if reply is None or not stored.traceparent or prediction_id in self._traced:
+            return
+        self._traced[prediction_id] = None
+        if len(self._traced) > MOST_KEPT:
+            del self._traced[next(iter(self._traced))]
+        batch = reply.batch
+        has_run = reply.HasField("batch")
+        began, ended = batch.began_at_micros / 1e6, batch.ended_at_micros / 1e6
+        if not has_run:
+            began = ended = stored.deadline_at
+        self._note("wait in the queue", stored, stored.submitted_at, began, "" if has_run else reply.error_message)
+        if has_run:
+            span = self._tracing.start(
+                "batch in the runner", stored.traceparent, at=began,
+                attributes=batch_attributes(batch, stored.model, reply.version),
+            )  # fmt: skip
+            if span is not None:
+                span.end(reply.error_message, at=ended)
+        self._note("answer kept", stored, ended, time.time(), "")
+
+    def _note(self, name: str, stored: StoredPrediction, began_at: float, ended_at: float, error: str) -> None:
+        span = self._tracing.start(name, stored.traceparent, at=min(began_at, ended_at))
+        if span is not None:
+            span.end(error, at=ended_at)

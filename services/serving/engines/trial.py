@@ -3,24 +3,105 @@ of its own (conversion.py), because converters take much memory and may crash.""
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
+
+from common.counted import counted
 from services.serving.engines import effects, tensorflow_engine
 from services.serving.engines.candidate import Call, Candidate, CannotConvert, EngineRefused
-from services.serving.engines.comparison import compare
 from services.serving.engines.guarded import GUARDED_KINDS, GuardedCall
-from services.serving.engines.probes import Probe, make_probes
-from services.serving.engines.warm_up import batch_sizes
+from services.serving.engines.warm_up import batch_sizes, repeated
 from services.serving.engines.warm_up_requests import recorded_predictions
 from services.serving.options.model_options import EngineOptions, ModelOptions
-from services.serving.wire.prediction import Arrays, Prediction, RequestFailed
-from services.serving.wire.replica_state import Signature
+from services.serving.wire.prediction import Arrays, Prediction, RequestFailed, numpy_type
+from services.serving.wire.replica_state import Signature, TensorSpec
 
+Kind = Literal["plain", "not finite", "negative", "huge"]
+_INNER_SIZES = (1, 5, 32)
+"""Tried for dimensions after the first that are not fixed."""
+_FEW_ROWS = 3
+_MOST_RECORDED = 32
+_SEED = 20
+_HUGE = 2**40
 _BLOCKS = 7
 _BLOCK_SECONDS = 0.01
 _LONGEST_PROBLEM = 400
+
+
+@dataclass(frozen=True)
+class Probe:
+    """`label` describes it."""
+
+    kind: Kind
+    label: str
+    inputs: dict[str, np.ndarray]
+
+
+def make_probes(signature: Signature, recorded: Sequence[Prediction], sizes: Sequence[int]) -> Iterator[Probe]:
+    """Plain inputs first, at every batch size; then values that a converter may treat differently. Raises
+    RequestFailed: an input has a type that the queue cannot carry."""
+    rng = np.random.default_rng(_SEED)
+    has_rows = all(spec.shape is None or spec.shape[:1] == (-1,) for spec in signature.inputs.values())
+    sizes = sorted({*sizes, _FEW_ROWS}) if has_rows else [1]
+    for number, prediction in enumerate(recorded[:_MOST_RECORDED]):
+        yield Probe("plain", f"recorded request {number}", dict(prediction.inputs))
+        if has_rows and prediction.rows > 0:
+            for size in sizes:
+                yield Probe("plain", f"recorded request {number} as {counted(size, 'row')}", repeated(prediction, size))
+    has_inner = any(size < 0 for spec in signature.inputs.values() for size in (spec.shape or ())[1:])
+    inner_sizes = _INNER_SIZES if has_inner else _INNER_SIZES[:1]
+    for inner in inner_sizes:
+        for size in sizes:
+            yield Probe("plain", f"zeros, {_words(size, inner)}", _made_up(signature, size, inner, None))
+            yield Probe("plain", f"random values, {_words(size, inner)}", _made_up(signature, size, inner, rng))
+    rows = _FEW_ROWS if has_rows else 1
+    bases = [dict(prediction.inputs) for prediction in recorded[:1]]
+    bases += [_made_up(signature, rows, inner, rng) for inner in inner_sizes]
+    for base in bases:
+        yield from _ugly(base)
+
+
+def _ugly(base: dict[str, np.ndarray]) -> Iterator[Probe]:
+    for name, array in base.items():
+        if not array.size:
+            continue
+        values: tuple[tuple[Kind, float], ...] = ()
+        if array.dtype.kind == "f":
+            values = (("not finite", np.nan), ("not finite", np.inf), ("not finite", -np.inf), ("plain", -1e4))
+        if array.dtype.kind == "i":
+            values = (("negative", -1), ("huge", min(_HUGE, int(np.iinfo(array.dtype).max))))
+        for kind, value in values:
+            planted = array.copy()
+            planted.flat[0] = planted.flat[-1] = value
+            yield Probe(kind, f"{value:g} in {name}", base | {name: planted})
+
+
+def _made_up(signature: Signature, rows: int, inner: int, rng: np.random.Generator | None) -> dict[str, np.ndarray]:
+    """Zeros without `rng`; with it small numbers that most models take: normal ones, 0 and 1, true and false."""
+    return {
+        name: _array(numpy_type(name, spec), _shape(spec, rows, inner), rng) for name, spec in signature.inputs.items()
+    }
+
+
+def _array(dtype: "np.dtype[np.generic]", shape: tuple[int, ...], rng: np.random.Generator | None) -> np.ndarray:
+    if rng is None:
+        return np.zeros(shape, dtype)
+    if dtype.kind in "iub":
+        return rng.integers(0, 2, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def _shape(spec: TensorSpec, rows: int, inner: int) -> tuple[int, ...]:
+    sizes = spec.shape if spec.shape is not None else (-1,)
+    return tuple(size if size >= 0 else (rows if axis == 0 else inner) for axis, size in enumerate(sizes))
+
+
+def _words(rows: int, inner: int) -> str:
+    return f"{counted(rows, 'row')}" if inner == 1 else f"{counted(rows, 'row')} of {inner}"
 
 
 @dataclass(frozen=True)
@@ -159,3 +240,39 @@ def microseconds_per_call(run: Callable[[Arrays], object], inputs: Arrays, optio
             calls += 1
         best = min(best, spent / max(calls, 1))
     return round(best * 1e6, 2)
+
+
+def compare(
+    expected: Mapping[str, np.ndarray],
+    found: Mapping[str, np.ndarray],
+    *,
+    relative_tolerance: float,
+    absolute_tolerance: float,
+) -> tuple[float, str]:
+    """The largest difference between two numbers, and the fault in words; "" when they agree.
+
+    Names, shapes and types must be the same; whole numbers, booleans and strings too. NaN equals NaN, and an infinity
+    itself; other numbers may differ by absolute_tolerance + relative_tolerance x |expected|.
+    """
+    if expected.keys() != found.keys():
+        return 0.0, f"its outputs are {sorted(found)}, TensorFlow's {sorted(expected)}"
+    largest = 0.0
+    for name, array in expected.items():
+        other = found[name]
+        if (array.shape, array.dtype) != (other.shape, other.dtype):
+            return largest, f"output {name} is {other.dtype} {other.shape}, TensorFlow's {array.dtype} {array.shape}"
+        if array.dtype.kind not in "fcV":
+            if array.tolist() != other.tolist():
+                return largest, f"output {name} has other values"
+            continue
+        wide = np.complex128 if array.dtype.kind == "c" else np.float64
+        a, b = array.astype(wide), other.astype(wide)
+        finite = np.isfinite(a)
+        if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(b[finite]).all():
+            return largest, f"output {name} is not finite in other places"
+        distances = np.abs(a[finite] - b[finite])
+        distance = float(distances.max(initial=0.0))
+        largest = max(largest, distance)
+        if np.any(distances > absolute_tolerance + relative_tolerance * np.abs(a[finite])):
+            return largest, f"output {name} differs by {distance:.2g}"
+    return largest, ""

@@ -35,7 +35,7 @@ from services.serving.options.model_priorities import ModelPriority, priorities_
 from services.serving.options.platform_names import TENSORFLOW
 from services.serving.options.runner_spec import RunnerSpec
 from services.serving.options.settings import ServingSettings
-from services.serving.queue.recovery_worker import RecoveryWorker
+from services.serving.queue.recovery import RecoveryWorker
 from services.serving.replica.from_settings import limits_of, on_demand_of, source_of
 from services.serving.replica.loads import ReplicaActions
 from services.serving.replica.replica import Replica

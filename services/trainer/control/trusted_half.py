@@ -36,7 +36,7 @@ from services.trainer.control.dead_letters import RoundLetters
 from services.trainer.control.handed_in import manifest_of
 from services.trainer.control.score_request import ScoreRequest
 from services.trainer.control.signing import VersionSigner
-from services.trainer.data.round_log import open_round_log
+from services.trainer.data.divided_log import open_round_log
 from services.trainer.protocol import calls
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.calls import OUTPUT, RESUME

@@ -19,14 +19,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
 from common.errors import HeadraceError
 from common.eventlog.base import Record, RecordHeaders
+from common.eventlog.open import open_event_log
+from common.eventlog.sourced_log import Attached, SourcedLog
 from common.process.rpc import SERVER_OPTIONS
 from common.process.rpc_client import CHANNEL_OPTIONS
+from common.registry.catalog import RoundPlan, Stream
+from common.schema import Schema
 from services.trainer.data.dataset import Reading
 
 logger = logging.getLogger(__name__)
@@ -283,3 +287,17 @@ def _unpacked(partition: int, answer: bytes) -> tuple[int, list[Record]]:
         records.append(Record(partition, offset, answer[place : place + size], headers, fault))
         place += size
     return int(about["next"]), records
+
+
+class KnowsStreams(Protocol):
+    def get_stream(self, name: str, *, schema_version: int = 0) -> Stream: ...
+
+
+def open_round_log(plan: RoundPlan, url: str, registry: KnowsStreams) -> SourcedLog:
+    """With the stream's source as the round's version of the schema says it."""
+
+    def stream_of(name: str) -> Attached:
+        stream = registry.get_stream(name, schema_version=plan.schema_version if name == plan.stream else 0)
+        return Attached(Schema.from_json(stream.schema_json), stream.log_name)
+
+    return SourcedLog(open_event_log(url), url, stream_of=stream_of)

@@ -54,7 +54,7 @@ class Labelling:
     """What `log` reads of the round's topic, with the labels that the plan joins.
 
     Args:
-        note: as plan/label_ranges.py writes it.
+        note: as note_of of plan/drafts.py writes it.
         names: of the labels.
         weight: the stream's feature of that name; None: it has none.
     """

@@ -12,7 +12,7 @@ while it trains.
     after_checkpoint(saved)                          it is written: saved.kind, saved.step, saved.paths
     on_round_end(run)                                once in a round, after its last step
 
-`run` is a Run; on_block may call run.stop(). A class may be a Keras callback (keras_callbacks.py).
+`run` is a Run; on_block may call run.stop(). A class may be a Keras callback (CallbackHooks).
 What a hook assigns to variables is part of checkpoint, resume and rebuild; what it keeps elsewhere is
 lost with the process. on_checkpoint is called when time has come, so it gets copies and can change nothing.
 """
@@ -20,17 +20,19 @@ lost with the process. on_checkpoint is called when time has come, so it gets co
 import inspect
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 
 from common.definition.hooks import HookClass
 from common.suggestions import did_you_mean
-from services.trainer.families.keras_callbacks import CallbackHooks
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 
+_CALLED = ("on_train_begin", "on_epoch_end", "on_train_end")
 HOOKS: Mapping[str, tuple[str, ...]] = {
     "hook_state": ("network",),
     "on_round_begin": ("run",),
@@ -189,3 +191,63 @@ def _checked(name: str, value: object, path: str) -> Callable[..., Any]:
     except TypeError:
         raise DefinitionFailedError(f"{path}: {name} must take ({', '.join(HOOKS[name])})") from None
     return value
+
+
+class CallbackHooks:
+    """A Keras callback's methods as hooks: a round is its training, a block is its epoch.
+
+    on_train_begin     before the round's first step
+    on_epoch_end       after a block: its number in the round, which resume points keep, {"loss": mean of its steps}
+    on_train_end       after the round's last step
+
+    `self.model.stop_training = True` in on_epoch_end ends the round, as run.stop() does. `self.model.optimizer` is the
+    round's, also where model.yaml names it.
+    """
+
+    def __init__(self, callback: keras.callbacks.Callback, place: str) -> None:
+        """Raises DefinitionFailedError: it has a method that nothing would call, or none that something does."""
+        kind, base = type(callback), keras.callbacks.Callback
+        own = [name for name in dir(base) if name.startswith("on_") and getattr(kind, name) is not getattr(base, name)]
+        unused = [name for name in own if name not in _CALLED]
+        if unused or not own:
+            raise DefinitionFailedError(
+                f"{place} is a Keras callback with {', '.join(unused) or 'no method'}; a round calls "
+                f"{', '.join(_CALLED)}, and a hook's before_step and after_step around a batch"
+            )
+        self._callback = callback
+
+    def hook_state(self, network: keras.Model) -> dict[str, int]:
+        self._callback.set_model(network)
+        self._callback.set_params({})
+        return {"block": 0}
+
+    def on_round_begin(self, run: Any) -> None:
+        run.state["block"].assign(0)
+        with _optimizer_of(run):
+            self._callback.on_train_begin({})
+
+    def on_block(self, run: Any, losses: Any) -> None:
+        with _optimizer_of(run):
+            self._callback.on_epoch_end(int(run.state["block"]), {"loss": float(np.mean(losses))})
+        run.state["block"].assign_add(1)
+        if getattr(run.network, "stop_training", False):
+            run.network.stop_training = False
+            run.stop()
+
+    def on_round_end(self, run: Any) -> None:
+        with _optimizer_of(run):
+            self._callback.on_train_end({})
+
+
+@contextmanager
+def _optimizer_of(run: Any) -> Iterator[None]:
+    """Lends the network its optimizer where it has compiled none: TensorFlow would export an attribute that stays."""
+    attributes = vars(run.network)
+    is_lent = getattr(run.network, "optimizer", None) is None
+    if is_lent:
+        attributes["optimizer"] = run.optimizer
+    try:
+        yield
+    finally:
+        if is_lent:
+            del attributes["optimizer"]

@@ -1,6 +1,7 @@
 """A definition's Python file: its files written out, loaded as a package, its functions by name."""
 
 import importlib
+import inspect
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -12,19 +13,71 @@ import keras
 import tensorflow as tf
 
 from common.definition.hooks import HookClass
-from common.definition.listed_layers import LAYERS, LAYERS_FILE
+from common.definition.keras_names import Named
+from common.definition.listed_layers import LAYERS, LAYERS_FILE, read_layers
 from common.definition.model import Definition
 from common.schema import Schema
-from services.trainer.families import hidden_state, listed_layers, own_operations
+from common.suggestions import did_you_mean
+from services.trainer.families import hidden_state, module_inputs, own_operations
 from services.trainer.families.hooks import HookSet, check_every_function_is_used, hooks_of, hooks_of_class
 from services.trainer.families.package_name import PACKAGE_PREFIX
 from services.trainer.families.reasons import DefinitionFailedError, blame_definition
 
+SOURCE = f"from {__name__} import build_model\n".encode()
+"""The file that stands for the list among a definition's files."""
+_OF_EVERY_LAYER = ("name", "trainable")
 LossFunction = Callable[[Any, Any], tf.Tensor]
 MetricsFunction = Callable[[Any, Any], Mapping[str, float]]
 AdaptFunction = Callable[[keras.Model, tf.data.Dataset], object]
 
 _FUNCTIONS = ("build_model", "model_fn", "metrics", "adapt", "loss")
+
+
+def build_model(schema: Schema, parameters: Mapping[str, Any]) -> keras.Model:
+    """Raises DefinitionFailedError: there is no such feature, layer or option, or the layer does not take its input."""
+    listed = read_layers(parameters)
+    inputs = [_input(schema, name) for name in listed.inputs]
+    columns = [column if len(column.shape) > 1 else keras.layers.Reshape((1,))(column) for column in inputs]
+    hidden = keras.layers.Concatenate()(columns) if len(columns) > 1 else columns[0]
+    for place, listed_layer in enumerate(listed.layers, start=1):
+        with blame_definition(f"layers: {place} ({listed_layer.name})"):
+            hidden = _layer(place, listed_layer)(hidden)
+    return keras.Model(inputs, hidden)
+
+
+def _input(schema: Schema, name: str) -> keras.KerasTensor:
+    if module_inputs.feature_behind(schema, name) is None:
+        known = [feature.name for feature in schema.features]
+        raise DefinitionFailedError(f"layers: input {name!r} is no feature of the stream{did_you_mean([name], known)}")
+    return module_inputs.symbolic(schema, name)
+
+
+def _layer(place: int, named: Named) -> keras.layers.Layer:
+    kinds = _kinds()
+    kind = kinds.get(_key(named.name))
+    if kind is None:
+        near = did_you_mean([_key(named.name)], [*kinds])
+        raise DefinitionFailedError(f"layers: {place}: keras.layers has no {named.name}{near}")
+    options = [*list(inspect.signature(kind.__init__).parameters)[1:], *_OF_EVERY_LAYER]
+    for name in named.options:
+        if name not in options or name == "kwargs":
+            raise DefinitionFailedError(
+                f"layers: {place}: {named.name} has no option {name}{did_you_mean([name], options)}"
+            )
+    layer: keras.layers.Layer = kind(**{"name": f"{named.name}_{place}"} | dict(named.options))
+    return layer
+
+
+def _kinds() -> dict[str, Any]:
+    """The layers of Keras that stand behind another, by name in small letters."""
+    found = [
+        kind for kind in vars(keras.layers).values() if inspect.isclass(kind) and issubclass(kind, keras.layers.Layer)
+    ]
+    return {_key(kind.__name__): kind for kind in found if kind not in (keras.layers.Layer, keras.layers.InputLayer)}
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "").lower()
 
 
 @dataclass(frozen=True)
@@ -158,7 +211,7 @@ def load_user_module(
         return None
     path = definition.module
     if path == LAYERS:
-        files, path = {**files, LAYERS_FILE: listed_layers.SOURCE}, LAYERS_FILE
+        files, path = {**files, LAYERS_FILE: SOURCE}, LAYERS_FILE
     return load_module(
         files, path, digest=digest, directory=directory, operations=definition.operations,
         hooks=definition.training.hooks,

@@ -12,7 +12,9 @@ The same files make up a resume point.
 
 import hashlib
 import json
+import re
 import zipfile
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,14 +30,15 @@ from common.definition.export import Export
 from common.errors import DataLoss, InvalidInput
 from common.whole_files import write_whole
 from services.trainer.families import calibration, layer_state
+from services.trainer.families.estimators.layers import joined_rows, rows_of_part
 from services.trainer.families.port import Carrying
 from services.trainer.features import statistics as feature_statistics
 from services.trainer.features.statistics import Arrays, Statistics
 from services.trainer.keras_internals import SHARED_FROM_BYTES, without_copy
 from services.trainer.learn import weights_files
-from services.trainer.learn.partitions import whole_tables
 from services.trainer.learn.weights_files import Elsewhere
 
+_PART = re.compile(r"(model/.*_table/|optimizer/.*_table_)part_(\d+)(_\w+)?")
 _APART = ("statistics/", layer_state.PREFIX, calibration.PREFIX)
 """What is restored elsewhere, or belongs to one version alone."""
 WEIGHTS_PATH, STATE_PATH = "checkpoint/weights.npz", "checkpoint/state.json"
@@ -297,3 +300,40 @@ def _check_same_kind(path: str, variable: keras.Variable, array: NDArray[np.gene
 
 def _is_of_kind(variable: keras.Variable, array: NDArray[np.generic]) -> bool:
     return (tuple(variable.shape), np.dtype(variable.dtype)) == (array.shape, array.dtype)
+
+
+class WholeTable:
+    """Parts of a table, or of an optimizer's slot, as one variable: a checkpoint does not depend on their number."""
+
+    def __init__(self, parts: list[keras.Variable]) -> None:
+        self._parts = parts
+        self.shape = (sum(int(part.shape[0]) for part in parts), *parts[0].shape[1:])
+        self.dtype = parts[0].dtype
+
+    @property
+    def value(self) -> "WholeTable":
+        return self
+
+    def read_value(self) -> NDArray[Any]:
+        return joined_rows([np.asarray(part.value.numpy()) for part in self._parts])
+
+    def assign(self, value: Any) -> None:
+        whole = np.asarray(value)
+        for number, part in enumerate(self._parts):
+            part.assign(rows_of_part(whole, number, len(self._parts)))
+
+
+def whole_tables(variables: Mapping[str, keras.Variable]) -> dict[str, Any]:
+    """The variables by path, with one WholeTable in place of the parts of a table or slot."""
+    found: dict[str, Any] = {}
+    parts = defaultdict[str, dict[int, keras.Variable]](dict)
+    for path, variable in variables.items():
+        match = _PART.fullmatch(path)
+        table = f"{match[1]}table{match[3] or ''}" if match else path
+        if match is None or len(variable.shape) != 2 or table in variables:  # a module may have names like these
+            found[path] = variable
+            continue
+        parts[table][int(match[2])] = variable
+    return found | {
+        path: WholeTable([members[number] for number in sorted(members)]) for path, members in parts.items()
+    }

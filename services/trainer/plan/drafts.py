@@ -1,13 +1,14 @@
 """The plan of a round, once its beginning and end are decided."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from common.errors import NotFound
-from common.eventlog.base import Position
+from common.definition.joined_labels import JoinedLabels
+from common.errors import HeadraceError, NotFound
+from common.eventlog.base import EventLog, Position
 from common.eventlog.sourced_log import SourcedLog
-from common.eventlog.topics import examples_topic, predictions_topic
+from common.eventlog.topics import examples_topic, labels_topic, predictions_topic
 from common.registry.catalog import Decision, OffsetRange, RoundPlan, ranges_as_json
 from common.registry.client import RegistryClient
 from common.registry.plan_notes import (
@@ -23,15 +24,16 @@ from common.registry.plan_notes import (
     without_notes,
 )
 from services.trainer.plan import lineage
-from services.trainer.plan.account import RangeCounts, entries_of
 from services.trainer.plan.backlog import Stretch
 from services.trainer.plan.chain import Beginning, ModelState, left_out
-from services.trainer.plan.label_ranges import note_of
 from services.trainer.plan.tracked import LogBounds
 from services.trainer.plan.triggers import MANUAL, Fire
 from services.trainer.plan.window import Windows
 from services.trainer.settings import TrainerSettings
 
+_KEPT_COUNTS = 10_000
+_SLACK_SECONDS = 60.0
+"""Records of a partition lie in the order of their times but for the differences of clocks."""
 _SCRATCH = "scratch"
 
 
@@ -186,3 +188,125 @@ def _with_events_before(ranges: Iterable[OffsetRange], records: int, start: Posi
         )
         for piece in ranges
     )
+
+
+def note_of(
+    state: ModelState, registry: RegistryClient, log: EventLog, windows: Windows, *, parent: int,
+    ranges: Sequence[OffsetRange], window: Sequence[OffsetRange],
+) -> dict[str, Any]:  # fmt: skip
+    """The labels that a round joins to its events (services/trainer/data/labelling.py does): {"key", "wait_seconds",
+    "trains_late", "labels": ranges of their topic, "new": {partition: offset from which on no earlier round of the line
+    has looked for late labels}, "events": ranges of earlier rounds, "late_weight": where it is not 1}; {} where the
+    model's definition joins no labels. Raises Unavailable, DataLoss."""
+    late, joined = state.late_labels, state.definition.labels
+    if late is None or joined is None:
+        return {}
+    events, topic = examples_topic(state.model.stream), labels_topic(state.model.stream)
+    try:
+        starts, ends = log.start_position(topic), log.end_position(topic)
+    except NotFound:  # no label has come yet
+        starts, ends = {}, {}
+    before = _noted_by(state, registry, parent)
+    new = {part: int(before.get(str(part), starts[part] if before else end)) for part, end in ends.items()}
+    earliest = min(_first_times(log, events, (*ranges, *window)), default=0.0)
+    left = [OffsetRange(partition, offset, ends[partition]) for partition, offset in new.items()]
+    learned: tuple[OffsetRange, ...] = ()
+    if since := min(_first_times(log, topic, left), default=0.0):
+        oldest = since - 2 * late.wait_seconds
+        begins = {
+            partition: _first_since(log, events, partition, start, log.end_position(events)[partition], oldest)
+            for partition, start in log.start_position(events).items()
+        }
+        learned = state.forgotten.kept_of(windows.learned(state, parent, begins))
+        earliest = min(earliest, oldest)
+    pieces = (
+        OffsetRange(part, _first_since(log, topic, part, starts[part], end, earliest - late.wait_seconds), end)
+        for part, end in sorted(ends.items())
+    )
+    weighed = {"late_weight": joined.late_weight} if joined.late_weight != JoinedLabels.late_weight else {}
+    return {
+        "key": late.key, "wait_seconds": late.wait_seconds, "trains_late": joined.trains_late,
+        "labels": ranges_as_json(tuple(piece for piece in pieces if piece.from_offset < piece.to_offset)),
+        "new": {str(partition): offset for partition, offset in new.items()}, "events": ranges_as_json(learned),
+        "ends": {str(partition): offset for partition, offset in ends.items()}, **weighed,
+    }  # fmt: skip
+
+
+def _noted_by(state: ModelState, registry: RegistryClient, parent: int) -> Mapping[str, Any]:
+    """How far the parent's round had read labels; {} where it read none."""
+    made_by = next((round_ for round_ in state.rounds if round_.version == parent), None) if parent else None
+    if parent and made_by is None:
+        made_by = registry.get_round(state.model.name, registry.get_version(state.model.name, parent).round_id)
+    found: Mapping[str, Any] = made_by.plan.configuration.get(LABELS, {}).get("ends", {}) if made_by else {}
+    return found
+
+
+def _first_times(log: EventLog, topic: str, ranges: Iterable[OffsetRange]) -> Iterable[float]:
+    for piece in ranges:
+        if piece.from_offset < piece.to_offset:
+            first = next(iter(log.scan(topic, piece.partition, piece.from_offset, piece.to_offset)), None)
+            if first is not None:
+                yield first.headers.ingest_time
+
+
+def _first_since(log: EventLog, topic: str, partition: int, start: int, end: int, at: float) -> int:
+    """Before this offset of [start, end) no record came at `at` or later, but for clocks that differ."""
+    low, high = start, end
+    while low < high:
+        middle = (low + high) // 2
+        found = next(iter(log.scan(topic, partition, middle, high)), None)
+        if found is not None and found.headers.ingest_time < at - _SLACK_SECONDS:
+            low = found.offset + 1
+        else:
+            high = middle
+    return low
+
+
+class RangeCounts:
+    """Examples in ranges of the log, counted once each. Not thread-safe."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._counts: dict[tuple[str, OffsetRange], int | None] = {}
+
+    def examples(self, topic: str, piece: OffsetRange, log_start: Position) -> int | None:
+        """None where the log no longer keeps all of the range."""
+        if piece.from_offset < log_start.get(piece.partition, 0):
+            return None
+        key = (topic, piece)
+        if key not in self._counts:
+            if len(self._counts) >= _KEPT_COUNTS:
+                self._counts.clear()
+            self._counts[key] = self._count(topic, piece)
+        return self._counts[key]
+
+    def _count(self, topic: str, piece: OffsetRange) -> int | None:
+        try:
+            records = self._log.scan(topic, piece.partition, piece.from_offset, piece.to_offset)
+            return sum(record.headers.example_count for record in records)
+        except HeadraceError:
+            return None
+
+
+def entries_of(
+    pieces: Iterable[OffsetRange], counts: RangeCounts, topic: str, log_start: Position, reason: str
+) -> list[dict[str, Any]]:
+    """As a plan's `left_out` (common/registry/catalog.py): the part that retention has removed is a piece of its
+    own."""
+    entries = []
+    for piece in pieces:
+        kept_from = min(max(piece.from_offset, log_start.get(piece.partition, 0)), piece.to_offset)
+        gone = OffsetRange(piece.partition, piece.from_offset, kept_from)
+        kept = OffsetRange(piece.partition, kept_from, piece.to_offset)
+        for part, why in ((gone, "retention"), (kept, reason)):
+            if part.from_offset < part.to_offset:
+                entries.append(
+                    {
+                        "partition": part.partition,
+                        "from_offset": part.from_offset,
+                        "to_offset": part.to_offset,
+                        "examples": counts.examples(topic, part, log_start),
+                        "reason": why,
+                    }
+                )
+    return entries

@@ -21,7 +21,7 @@ from services.trainer.data.labelling import Labelling
 from services.trainer.families.port import Answering
 from services.trainer.features.decoding import Decoder
 from services.trainer.features.parsing import Parsed, absent_rows, parse
-from services.trainer.rounds.equality import equal_keys
+from services.trainer.rounds.equal_events import equal_keys
 from services.trainer.rounds.prepared import ParsedBlock, PreparedBlock, gathered, prepare
 from services.trainer.rounds.splitting import Split
 

@@ -19,9 +19,9 @@ from common.registry.forgotten import forgotten_of
 from common.registry.plan_notes import EVENTS_FROM, LABELS
 from common.schema import Schema
 from services.trainer.data.dataset import Forgetting, Reading
+from services.trainer.data.divided_log import open_round_log
 from services.trainer.data.event_windows import EventWindows
 from services.trainer.data.labelling import Labelling
-from services.trainer.data.round_log import open_round_log
 from services.trainer.families.port import Carrying, Model
 from services.trainer.families.user_module import UserModule, load_user_module
 from services.trainer.features.statistics import Fitting, Statistics

@@ -25,7 +25,7 @@ from services.trainer.rounds.label_counts import LabelCounts
 from services.trainer.rounds.pace import LeftOut
 from services.trainer.rounds.prepared import PreparedBlock, chosen
 from services.trainer.rounds.window import Window
-from services.trainer.summaries import pr_curves
+from services.trainer.summaries import drawings
 from services.trainer.summaries.shown_examples import ShownExamples
 from services.trainer.summaries.statistics import RoundStatistics
 
@@ -38,7 +38,7 @@ class Measured:
     """Attributes:
     evaluation: slices, curves and intervals, as `Version.evaluation` says.
     sample: a few serialized examples that the model can answer.
-    pr_curves: of binary heads, by side, as summaries/pr_curves.py says.
+    pr_curves: of binary heads, by side, as drawings.pr_counts says.
     newest_event_time: of the round's examples, epoch seconds; None where the schema has no event time.
     """
 
@@ -219,7 +219,7 @@ class _Pass:
             | _without_metrics(self._model.definition, tally.trained, judging)
             | present(window=window.fault and f"judged on this round's held-out examples alone: {window.fault}"),
             pr_curves={
-                tag: pr_curves.counts_of(data.labels, binary.probabilities(data.outputs), data.weights)
+                tag: drawings.pr_counts(data.labels, binary.probabilities(data.outputs), data.weights)
                 for tag, data in compared.judged()
                 if data.task == "binary" and data.weights.sum() > 0
             },

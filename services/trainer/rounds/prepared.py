@@ -32,7 +32,7 @@ class ParsedBlock:
     examples: the serialized examples that parse; `raw`, `held_out` and `calibrating` (bool), `crcs` and `equal` have a
         row for each.
     calibrating: those of the held-out examples by which heads are calibrated.
-    equal: as equality.py gives them.
+    equal: as equal_events.py gives them.
     refused: (serialized, reason) of the others.
     absent: in which of `examples` an optional feature is absent, so that its default stands in: bool, by feature.
     """

@@ -12,6 +12,7 @@ import fcntl
 import functools
 import gc
 import importlib
+import io
 import json
 import logging
 import os
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -34,14 +35,16 @@ from common.process.cpu_instructions import UnusedInstructions
 from common.process.lean_imports import without_optional_libraries
 from common.process.lifecycle import die_with_parent
 from common.process.logs import configure_logs
+from common.registry.catalog import Round
 from services.trainer.protocol import crash_report
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.forking import CRASHED, MAX_PACKET_BYTES
 from services.trainer.protocol.messages import Message, Raised, RunRound, Waits, encode_message
-from services.trainer.rounds import printed
 from services.trainer.sandbox import confine, survivors
 from services.trainer.sandbox.rules import OFF
 
+_MOST_LINES, _MOST_CHARACTERS = 1000, 500
+_LEFT_OUT = "further lines that the round's code prints are left out"
 logger = logging.getLogger(__name__)
 
 _POLICIES = {"normal": os.SCHED_OTHER, "batch": os.SCHED_BATCH, "idle": os.SCHED_IDLE}
@@ -152,7 +155,7 @@ def _child(run_round: RunRound, given: int, *, channel: int, priority: Priority)
                     os.environ["HOME"] = os.environ["TMPDIR"]  # the only place where libraries can keep something
                 has_begun = True
             end_report = crash_report.leave(work_dir)
-            with printed.logged(assignment.round):
+            with logged(assignment.round):
                 found = following(assignment, report, stop_requested)
         except HeadraceError as error:
             report(Raised(type(error).__name__, error.message))
@@ -219,3 +222,46 @@ def _send(control: socket.socket, packet: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+@contextlib.contextmanager
+def logged(of: Round) -> Iterator[None]:
+    """Inside, what Python writes to standard output and error goes to the log; libraries may write past Python."""
+    printed = _Printed({"model": of.plan.model, "round": of.round_id})
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        try:
+            yield
+        finally:
+            printed.end()
+
+
+class _Printed(io.TextIOBase):
+    """Prints of authors' code as lines of the log that name the round, so that a failed round's page has the last."""
+
+    encoding = "utf-8"
+
+    def __init__(self, named: dict[str, str]) -> None:
+        self._named, self._begun, self._count = named, "", 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        *lines, self._begun = f"{self._begun}{text}".split("\n")
+        if len(self._begun) > _MOST_CHARACTERS:  # as a bar that moves within its line
+            lines, self._begun = [*lines, self._begun], ""
+        for line in lines:
+            self._log(line)
+        return len(text)
+
+    def end(self) -> None:
+        self._log(self._begun)
+        self._begun = ""
+
+    def _log(self, line: str) -> None:
+        """Called by a thread at a time or by several: a line may be mixed, as it may on a terminal."""
+        if not line.strip() or self._count > _MOST_LINES:
+            return
+        self._count += 1
+        shown = line[:_MOST_CHARACTERS] if self._count <= _MOST_LINES else _LEFT_OUT
+        logger.info("printed: %s", shown, extra=self._named)

@@ -61,7 +61,7 @@ class Seen:
 
     Attributes:
         at_step: summaries of a step, in order.
-        pr_curves: by tag, [6, thresholds] as pr_curves.py says.
+        pr_curves: by tag, [6, thresholds] as drawings.pr_counts says.
         at_end: of the round's last step.
         hyperparameters: numbers, texts and flags by name.
         trial: what the table of hyperparameters calls them; those of equal trials are one row.

@@ -6,9 +6,13 @@ and `tflite` are there always; docs/guide/engines.md has the way to write anothe
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
+import tensorflow as tf
+
+from common.errors import InvalidInput
+from common.saved_model.layout import OWN_OPERATIONS_FILE, own_libraries
 from services.serving.engines import choice
-from services.serving.engines.platforms.custom_ops import load_custom_ops
 from services.serving.engines.platforms.loading import LoadedModel, LoadRequest
 from services.serving.options.platform_names import TENSORFLOW, TFLITE, platform_names, plugins
 from services.serving.wire.codes import Code
@@ -57,3 +61,30 @@ def _find(name: str) -> Load:
             Code.FAILED_PRECONDITION, f'platform "{name}" ({plugin.value}) cannot be imported: {error}'
         ) from error
     return found
+
+
+def load_custom_ops(directory: Path) -> None:
+    """Loads the libraries that assets.extra/custom_ops.txt lists, if there is a list. Raises RequestFailed: a library
+    is not there, leads out of the version, or cannot be loaded; the message names it and the reason."""
+    try:
+        libraries = own_libraries((directory / OWN_OPERATIONS_FILE).read_bytes())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RequestFailed(Code.FAILED_PRECONDITION, f"cannot read {OWN_OPERATIONS_FILE}: {error}") from error
+    except InvalidInput as error:
+        raise RequestFailed(Code.FAILED_PRECONDITION, error.message) from error
+    for library in libraries:
+        _load(directory, library)
+
+
+def _load(directory: Path, library: str) -> None:
+    path = directory / library
+    if not path.is_file():
+        raise RequestFailed(
+            Code.FAILED_PRECONDITION, f"custom op library {library} of {OWN_OPERATIONS_FILE} is not there"
+        )
+    try:
+        tf.load_op_library(str(path))
+    except (tf.errors.OpError, RuntimeError, OSError) as error:
+        raise RequestFailed(Code.FAILED_PRECONDITION, f"cannot load custom op library {library}: {error}") from error

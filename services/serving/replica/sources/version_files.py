@@ -12,6 +12,7 @@ A crash leaves behind files without a version, manifests without one, and folder
 all three. A power cut may tear files that a patch has made (common/registry/files.py): they do not match.
 """
 
+import hashlib
 import logging
 import os
 import shutil
@@ -19,16 +20,18 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import quote, unquote
+
+import orjson
 
 from common.errors import DataLoss, Unavailable
 from common.process.pace import UNLIMITED, Pace
 from common.registry.catalog import FileEntry, Version
 from common.registry.files import digest_of
 from common.registry.statements import digests_of
+from common.whole_files import write_whole
 from services.serving.options.option_sources import PER_MODEL_FILE
-from services.serving.replica.sources.signed_json import read_signed, write_signed
 from services.serving.replica.sources.signed_versions import VerifySignature
 from services.serving.replica.versions_wanted import VersionKey
 
@@ -240,3 +243,21 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+
+
+def write_signed(path: Path, document: dict[str, Any]) -> None:
+    """Whole or not at all, and there after a power cut."""
+    body = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+    digest = hashlib.sha256(body).hexdigest()
+    write_whole(path, orjson.dumps({"digest": digest, "document": orjson.Fragment(body)}))
+
+
+def read_signed(path: Path) -> dict[str, Any] | None:
+    """The document; None when there is none, or it is damaged."""
+    try:
+        outer = orjson.loads(path.read_bytes())
+        document: dict[str, Any] = outer["document"]
+        body = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+        return document if hashlib.sha256(body).hexdigest() == outer["digest"] else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

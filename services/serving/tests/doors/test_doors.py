@@ -13,7 +13,7 @@ from common.access.authority import issue_missing
 from common.errors import InvalidInput
 from protos import tfserving_pb2
 from services.serving.front.monitoring import read_monitoring_path
-from services.serving.options.tls import read_tls_config
+from services.serving.start import read_tls_config
 from services.serving.tests.support.fake_runner import FakeRunner, row_sums
 from services.serving.tests.support.standalone_server import StandaloneServer
 from testing import plain_http

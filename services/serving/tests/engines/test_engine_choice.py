@@ -8,7 +8,7 @@ import pytest
 
 from common.definition.serving import EngineName
 from common.process.lean_imports import lean_command
-from services.serving.engines.comparison import compare
+from services.serving.engines.trial import compare
 from services.serving.front.model_info import version_json
 from services.serving.options.model_options import EngineOptions, ModelOptions
 from services.serving.tests.conftest import StartManager

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from services.serving.engines.candidate import EngineRefused, Outputs
-from services.serving.engines.comparison import compare
 from services.serving.engines.guarded import GuardedCall
+from services.serving.engines.trial import compare
 from services.serving.tests.support.printed import printed, support
 from services.serving.wire.prediction import Arrays
 from services.serving.wire.replica_state import Signature, TensorSpec

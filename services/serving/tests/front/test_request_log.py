@@ -21,13 +21,14 @@ from services.serving.front.request_log import (
     DROPPED_FULL,
     DROPPED_UNWRITTEN,
     WRITTEN,
+    Place,
     RequestLog,
     Sample,
     configured_rates,
+    open_place,
     open_request_log,
     rates_of,
 )
-from services.serving.front.request_log_places import Place, open_place
 from services.serving.options.model_server_config import config_json
 from services.serving.options.settings import ServingSettings
 from services.serving.tests.support.fake_runner import FakeRunner, sums_of_no_negative

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from common.errors import NotFound, Unavailable
 from common.registry.catalog import Change, ChangeKind, Model
-from services.serving.replica.sources.registry_watch import RegistryWatch
+from services.serving.replica.sources.registry_source import RegistryWatch
 from services.serving.replica.versions_wanted import Models
 from services.serving.wire.replica_state import Split
 from testing.waiting import wait_until

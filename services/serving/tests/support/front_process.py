@@ -25,8 +25,7 @@ from services.serving.front.async_predictions import AsyncLimits, AsyncPredictio
 from services.serving.front.core import CONDITION, Front
 from services.serving.front.journal import Journal
 from services.serving.front.request_counts import ApiLatency, RequestCounts
-from services.serving.front.request_log import RequestLog
-from services.serving.front.request_log_places import open_place
+from services.serving.front.request_log import RequestLog, open_place
 from services.serving.front.shadow import Shadow
 from services.serving.tests.support.fake_runner import FakeRunner
 from services.serving.wire.limits import DEFAULT_LIMITS, Limits

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from common.definition.metrics import Metric
-from services.trainer.learn.metrics import binary, classes, groups, nearest, numbers
+from services.trainer.learn.metrics import binary, classes, groups, numbers
 from services.trainer.learn.metrics.judged import Judged, Weighed, mean_of
 
 Prepare = Callable[[Judged, float | None], Weighed]
@@ -80,7 +80,7 @@ PREPARE: Mapping[str, Mapping[str, Prepare]] = {
     "quantiles": _QUANTILES,
     "retrieval": _RETRIEVAL,
     "ranking": _ORDERED,
-    "embedding": {"nearest_accuracy": nearest.nearest_accuracy},
+    "embedding": {"nearest_accuracy": groups.nearest_accuracy},
 }
 
 

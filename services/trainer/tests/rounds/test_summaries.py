@@ -22,7 +22,7 @@ from common.schema import Schema
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.protocol.assignment import LIVE_EVENTS
 from services.trainer.protocol.messages import Done, Failed, Stopped
-from services.trainer.summaries import drawings, graphs, pr_curves, projector
+from services.trainer.summaries import drawings, graphs, projector
 from services.trainer.tests.support.small_rounds import (
     FEATURES,
     LINEAR,
@@ -125,7 +125,7 @@ def test_histograms_curves_and_worst_examples_are_kept_and_change_no_bit(tmp_pat
     assert not of_version(plain)["text"]
     assert {"confusion/late", "calibration/late"} <= set(found["images"])
     _, counts = found["pr_curves"]["candidate/pr_curves"][0]
-    assert counts.shape == (6, pr_curves.THRESHOLDS)
+    assert counts.shape == (6, drawings.THRESHOLDS)
     assert (counts[:4].sum(axis=0) == version.events_held_out).all()
     layout = layout_pb2.Layout.FromString(found["custom_scalars"]["custom_scalars__config__"][0][1].item())
     assert [category.title for category in layout.category] == ["losses", "metrics"]
@@ -150,7 +150,7 @@ def test_tensors_are_printed_at_a_cadence_into_a_file_of_a_bounded_size(
     platform, wanted = Platform(tmp_path, exports=False), ["weights/hidden_0/kernel", "activations/hidden_0"]
     platform.append(small_events(240))
     x, training = WIDE_AND_DEEP, {"batch_size": 8, "summaries": {"taps": wanted, "tap_blocks": 2}}
-    with caplog.at_level("INFO", "services.trainer.summaries.taps"):
+    with caplog.at_level("INFO", "services.trainer.summaries.observing"):
         platform.learn(definition(features=x, training=training))
     folder = tmp_path / "cache/model/1"
     lines = [json.loads(line) for line in (folder / "taps.ndjson").read_text().splitlines()]
@@ -187,7 +187,7 @@ def test_tensors_are_printed_at_a_cadence_into_a_file_of_a_bounded_size(
 def test_points_of_a_pr_curve_are_those_of_a_hand_calculation() -> None:
     labels, said = np.array([1.0, 0.0, 1.0, 0.0, 1.0]), np.array([0.9, 0.75, 0.5, 0.2, 0.1])
     weights = np.array([1.0, 1.0, 2.0, 1.0, 1.0])
-    counts = pr_curves.counts_of(labels, said, weights, thresholds=5)
+    counts = drawings.pr_counts(labels, said, weights, thresholds=5)
     by_threshold = dict(zip((0.0, 0.25, 0.5, 0.75, 1.0), counts.T.tolist(), strict=True))
     assert by_threshold[0.0] == [4.0, 2.0, 0.0, 0.0, pytest.approx(4 / 6), 1.0]
     assert by_threshold[0.5] == [3.0, 1.0, 1.0, 1.0, 0.75, 0.75]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from common.errors import InvalidInput
+from services.trainer.control.cluster import read_tf_config
 from services.trainer.shards.cluster_spec import ClusterSpec, free_ports
-from services.trainer.shards.tf_config import read_tf_config
 
 
 def _text(cluster: Any, task: Any, **more: Any) -> str:

@@ -20,13 +20,13 @@ def segment(name: str) -> str:
 
 def encode(document: Any) -> bytes:
     try:
-        return orjson.dumps(document, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY)
+        return orjson.dumps(document, default=plain, option=orjson.OPT_SERIALIZE_NUMPY)
     except (TypeError, orjson.JSONEncodeError) as error:
         raise InvalidInput(f"the request cannot be written as JSON: {error}") from error
 
 
-def _plain(value: Any) -> Any:
-    """Arrays that orjson does not take as they are: views, strings, numpy scalars."""
+def plain(value: Any) -> Any:
+    """What JSON writers do not take as it is: arrays, numpy's scalars, bytes."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, bytes):

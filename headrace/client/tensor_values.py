@@ -13,6 +13,7 @@ import numpy as np
 import orjson
 
 from common.errors import InvalidInput, Unavailable
+from headrace.client.bodies import plain
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -128,15 +129,6 @@ def _has_odd_number(value: Any) -> bool:
     if isinstance(value, Mapping):
         return any(_has_odd_number(item) for item in value.values())
     return isinstance(value, list | tuple) and any(_has_odd_number(item) for item in value)
-
-
-def plain(value: Any) -> Any:
-    """What JSON writers do not take as it is: arrays, numpy's scalars, bytes."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, bytes):
-        return {"b64": base64.b64encode(value).decode()}
-    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def read_json(content: bytes) -> Any:

@@ -374,7 +374,7 @@ def _show(document: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    from headrace.client.tensor_values import plain
+    from headrace.client.bodies import plain
 
     if isinstance(value, bytes):
         try:

@@ -18,7 +18,7 @@ import orjson
 from common.counted import counted
 from common.errors import InvalidInput
 from common.storage import place_of
-from headrace.client.tensor_values import plain
+from headrace.client.bodies import plain
 
 if TYPE_CHECKING:
     from headrace.commands.predict import Asking, Known

@@ -4,15 +4,15 @@ A file is cut at the same places every time and no batch spans two files, so tha
 is recognised batch by batch, and an upload goes on after the last batch that was taken.
 """
 
-import threading
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Full, Queue
 
 from common.errors import InvalidInput
 from common.eventlog.tfrecord import cut, frame
+from common.read_ahead import ReadAhead
 from common.schema import Schema
 from common.storage import Place
 from headrace.files.event_files import NDJSON
@@ -21,7 +21,6 @@ from headrace.files.sources import Position, SourceRequest, open_source
 BATCH_EVENTS = 5_000
 BATCH_BYTES = 4 * 1024 * 1024
 _BATCHES_AHEAD = 2
-_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -83,58 +82,17 @@ def batches_of_all(
         for file in files:
             yield from batches(file, schema, lenient=lenient)
         return
-    ahead = [_ReadAhead(file, schema, lenient=lenient) for file in files]
+    ahead: deque[ReadAhead[Batch]] = deque()
+    waiting = deque(files)
     try:
-        for number, batch_reader in enumerate(ahead):
-            for reader in ahead[number : number + readers]:
-                reader.begin()
-            yield from batch_reader
+        while ahead or waiting:
+            while waiting and len(ahead) < readers:
+                ahead.append(ReadAhead(batches(waiting.popleft(), schema, lenient=lenient), _BATCHES_AHEAD))
+            yield from ahead[0]
+            ahead.popleft()
     finally:
-        for batch_reader in ahead:
-            batch_reader.stop()
-
-
-class _ReadAhead:
-    """One place, read by a separate thread into a short queue."""
-
-    def __init__(self, file: SourceFile, schema: Schema, *, lenient: bool) -> None:
-        self._file, self._schema, self._lenient = file, schema, lenient
-        self._queue: Queue[Batch | BaseException | None] = Queue(_BATCHES_AHEAD)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._read, name=f"read {file.place.name}", daemon=True)
-
-    def begin(self) -> None:
-        if self._thread.ident is None:
-            self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout=10 * _LOOK_SECONDS)
-
-    def __iter__(self) -> Iterator[Batch]:
-        while (item := self._queue.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-
-    def _read(self) -> None:
-        try:
-            for batch in batches(self._file, self._schema, lenient=self._lenient):
-                if not self._put(batch):
-                    return
-            self._put(None)
-        except Exception as error:  # raised again where the batch was to come
-            self._put(error)
-
-    def _put(self, item: Batch | BaseException | None) -> bool:
-        while not self._stopped.is_set():
-            try:
-                self._queue.put(item, timeout=_LOOK_SECONDS)
-                return True
-            except Full:
-                continue
-        return False
+        for reader in ahead:
+            reader.close()
 
 
 def write_sample(

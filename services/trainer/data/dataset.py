@@ -6,11 +6,9 @@ blocks that the undisturbed reader would have given, and a killed round arrives 
 """
 
 import heapq
-import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from queue import Full, Queue
 from typing import Protocol
 
 import numpy as np
@@ -19,12 +17,12 @@ from numpy.typing import NDArray
 from common.errors import DataLoss, InvalidInput
 from common.eventlog.base import Position, Record
 from common.eventlog.tfrecord import cut, cut_sound, masked_crc32c
+from common.read_ahead import ReadAhead
 from common.registry.catalog import OffsetRange
 from common.registry.forgotten import Forgotten
 from services.trainer.data.holdout import Keys, position_keys
 
 _RECORDS_AHEAD = 32
-_LOOK_SECONDS = 0.1
 _MOST_TRACES = 64
 PLACE = np.dtype([("ingest_time", np.float64), ("partition", np.int64), ("offset", np.int64)])
 """Of an example's record; ingest_time in epoch seconds. By it the examples of several rounds are in one order."""
@@ -175,7 +173,7 @@ def _merged(log: Reading, topic: str, ranges: Sequence[OffsetRange], readers: in
         for item in ranges
         if item.from_offset < item.to_offset
     ]
-    ahead = [ReadAhead(records) for records in partitions[: readers if readers > 1 else 0]]
+    ahead = [ReadAhead(records, _RECORDS_AHEAD) for records in partitions[: readers if readers > 1 else 0]]
     try:
         yield from heapq.merge(
             *ahead, *partitions[len(ahead) :],
@@ -204,43 +202,3 @@ def _cut(topic: str, record: Record) -> tuple[list[bytes], NDArray[np.uint32], M
             f"{place}: the header says example_count {record.headers.example_count}, there are {len(examples)}"
         )
     return examples, crcs, faults
-
-
-class ReadAhead:
-    """The records of `records`, read by a thread as far as a short queue has room. `close` ends the thread."""
-
-    def __init__(self, records: Iterator[Record]) -> None:
-        self._records = records
-        self._queue: Queue[Record | Exception | None] = Queue(_RECORDS_AHEAD)
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._read, name="read ahead", daemon=True)
-        self._thread.start()
-
-    def __iter__(self) -> Iterator[Record]:
-        """Raises what reading raised, where its record would have come."""
-        while (item := self._queue.get()) is not None:
-            if isinstance(item, Exception):
-                raise item
-            yield item
-
-    def close(self) -> None:
-        self._closed.set()
-        self._thread.join()
-
-    def _read(self) -> None:
-        try:
-            for record in self._records:
-                if not self._put(record):
-                    return
-            self._put(None)
-        except Exception as error:  # raised again by whoever reads the queue
-            self._put(error)
-
-    def _put(self, item: Record | Exception | None) -> bool:
-        while not self._closed.is_set():
-            try:
-                self._queue.put(item, timeout=_LOOK_SECONDS)
-                return True
-            except Full:
-                continue
-        return False

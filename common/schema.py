@@ -1,29 +1,6 @@
 """A stream's schema: what an event may hold. Checked at the door, stored with every version.
 
-As a mapping (YAML or JSON) it reads:
-
-    features:
-      - {name: distance, dtype: float32, min: 0}
-      - {name: carrier, dtype: string, vocabulary: [AA, UA]}
-      - {name: pixels, dtype: float32, shape: [784]}
-      - {name: tags, dtype: string, shape: [null]}          # any length, the empty list too
-      - {name: counts, dtype: float32, shape: [null], weights_of: tags}   # as many as there are tags in the event
-      - {name: readings, dtype: float32, shape: [null, 3]}  # a sequence: any number of steps, 3 values each
-      - {name: sentences, dtype: string, shape: [null, null]}  # a list of lists: rows of different lengths
-      - {name: blob, dtype: bytes}                          # any bytes; in JSON {"b64": "..."}
-      - {name: scan, dtype: bytes, tensor: {dtype: uint8, shape: [28, 28]}}       # raw values (common/kinds.py)
-      - {name: photo, dtype: bytes, image: {format: png, height: 28, width: 28}}  # decoded inside the model
-      - {name: dep_delay, dtype: float32, required: false, default: 0.0, aliases: [dep-delay]}
-      - {name: rain, dtype: int64, min: 0, max: 1, yes_no: true}   # yes, no, true, false ... too
-    labels:
-      - {name: late, dtype: int64, min: 0, max: 1}
-      - {name: paid, dtype: int64, required: false}         # may be missing: the event then teaches other heads only
-    weight: sample_weight        # optional: the name of a scalar float32 feature
-    event_time: time_hour        # optional: the name of a scalar int64 or float32 feature, epoch seconds
-    key: tailnum                 # optional: the name of a scalar feature; events of one key keep their order
-    late_labels: {key: flight_id, wait_seconds: 3600}   # optional: labels come after the event (common/late_labels.py)
-    source: {kafka: {topic: flights, format: json}}   # optional: a foreign topic (common/topic_source.py)
-
+Its form as a mapping is SCHEMA_KEYS below, and FEATURE_KEYS for a feature or label (docs/guide/stream.md has examples).
 Vocabulary, min and max are the domain: an event outside it is refused. To let unknown words in and treat them in the
 model, leave `vocabulary` out here and name the words in the model's feature spec.
 

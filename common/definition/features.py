@@ -1,26 +1,12 @@
 """How raw features become what a network sees, as a model's definition says it (section `features`).
 
-    amount:        {type: numeric, clip: [0, 10000], log: true, normalize: zscore}
-    distance:      {type: numeric, normalize: zscore}                  # of: distance, the raw feature of that name
-    speed:         {type: numeric, of: velocity, transform: [square, sum, {power: 0.5}]}      # steps.py
-    dep_hour:      {type: bucketized, of: dep_minute, boundaries: [360, 720, 1080]}
-    fare_decile:   {type: bucketized, of: fare, quantiles: 10}         # boundaries fitted in the first round
-    carrier:       {type: vocabulary, max_words: 50, oov: bucket}      # words learned, later rounds append
-    item:          {type: vocabulary, max_words: 50000, oov: bucket, min_count: 3, expire_after_rounds: 20,
-                    evict: least_recent}                               # rows come and go with the stream
-    origin:        {type: vocabulary, words: [EWR, JFK, LGA], oov: error}
-    month:         {type: identity, size: 13, out_of_range: error}
-    flight:        {type: hashed, bins: 1000}
-    review_words:  {type: text, of: review, ngrams: 2, bins: 10000}    # or max_words, words, file as a vocabulary
     route:         {type: crossed, of: [origin, dest], bins: 1000}
     route_vector:  {type: embedding, of: route, dimension: 8}
-    month_columns: {type: indicator, of: month}
-    review_columns: {type: indicator, of: review_words, counts: tf_idf}   # of a text: rare words count more
-    word_columns:  {type: indicator, of: word, weights: word_counts}   # a raw feature: one number for each id
 
-Categorical kinds (bucketized, vocabulary, identity, hashed, text, crossed) give ids; embedding and indicator make
-numbers of them. `of` names a raw feature, for crossed, embedding and indicator first a feature of this section. In a
-feature of any length (shape [null]) the empty word and negative ids mean "nothing there".
+docs/guide/model.md has an example of each type. Categorical kinds (bucketized, vocabulary, identity, hashed, text,
+crossed) give ids; embedding and indicator make numbers of them. `of` names a raw feature, for crossed, embedding and
+indicator first a feature of this section. In a feature of any length (shape [null]) the empty word and negative ids
+mean "nothing there".
 """
 
 from dataclasses import dataclass, field, replace

@@ -1,24 +1,7 @@
 """A model's definition: a folder with model.yaml, and Python files where the model is a Keras module.
 
-    name: flights-late
-    stream: flights
-    label: late                          # or heads: {...}, one per label; common/definition/heads.py says both forms
-    seed: 7
-    estimator: wide_deep_classifier      # or: module: model.py, and task: binary | multiclass | ...
-    event_window: {...}                  # common/definition/event_window.py
-    features: {...}                      # common/definition/features.py; beside a module: feature_sources.py
-    parameters: {...}                    # of the estimator; anything at all for a module's build_model
-    training: {...}                      # common/definition/training.py
-    triggers: {min_examples: 20000, max_interval_seconds: 60, cooldown_seconds: 1, max_round_examples: 200000}
-    evaluation: {holdout_fraction: 0.1, metrics: [auc, recall]}            # common/definition/evaluation.py
-    gate: {metric: auc, max_regression: 0.005, min_value: 0.5}             # common/definition/gate.py
-    export: {warmup_requests: 16}
-    live: {window_examples: 2000}                                          # common/definition/rollout.py
-    rollout: {judge: {metric: error_rate, margin: 0.02}, back: automatic}
-    retention: {keep_all_hours: 1, keep_hourly_days: 7}                    # common/definition/retention.py
-    serving: {engine: auto, slo_ms: 20, batching: {max_batch_size: 64}}    # common/definition/serving.py
-
-A second file, restart.yaml, may list layers and tables that start anew in the first round of this definition
+Each section of model.yaml is read in a module of its name beside this (docs/guide/model.md has examples). A second
+file, restart.yaml, may list layers and tables that start anew in the first round of this definition
 (`headrace apply --restart` adds it): [hidden_1, deep], or [all].
 
 The dataclasses below hold the defaults. Unknown keys are refused at every level. No TensorFlow here: the registry

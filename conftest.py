@@ -18,7 +18,7 @@ from testing.triple_operation import triple_library  # noqa: F401  # a fixture
 from testing.warm_python import warm_python, warm_python_path  # noqa: F401  # fixtures
 
 # A machine that is busy elsewhere draws slowly: that says nothing about a strategy. CI's own profile stays below.
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("busy", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 _LONGEST = (
     "test_demo.py", "test_loop.py", "test_models.py", "test_operating.py", "test_teams.py", "test_tutorial.py",

@@ -11,6 +11,11 @@ import pytest
 
 _CACHE = Path.home() / ".cache" / "headrace"
 _INSTALL_TIMEOUT_SECONDS = 300
+JAVA = (
+    "java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",
+)  # fmt: skip
+"""Starts a server that lives for a minute: code is compiled once, and checked not at all."""
 
 
 class NoJarsError(Exception):

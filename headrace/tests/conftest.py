@@ -74,10 +74,10 @@ def launcher(tmp_path_factory: pytest.TempPathFactory, fake_services: Path) -> I
 
 
 @pytest.fixture(scope="session")
-def front_ports() -> Iterator[dict[str, int]]:
+def front_ports(warm_python_path: Path) -> Iterator[dict[str, int]]:
     """A real front of serving with a stand-in runner, in a process of its own; {"http": port, "grpc": port}."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "services.serving.tests.support.front_server"],
+        [str(warm_python_path), "-m", "services.serving.tests.support.front_server"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

@@ -11,7 +11,7 @@ import pytest
 
 from common.process.lifecycle import die_with_parent
 from testing import plain_http
-from testing.jars import jars_or_skip
+from testing.jars import JAVA, jars_or_skip
 from testing.processes import free_port
 from testing.waiting import wait_until
 
@@ -24,9 +24,8 @@ def hdfs_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One a worker: its start takes 10 s of a core."""
     libraries, folder, port = jars_or_skip(_POM), tmp_path_factory.mktemp("hdfs"), free_port()
     log_path = tmp_path_factory.mktemp("hdfs_log") / "log"
-    command = ["java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries}/*"]
-    command += ["org.apache.hadoop.test.MiniDFSClusterManager", "-format", "-httpport", str(port)]
-    command += ["-D", f"hdfs.minidfs.basedir={folder}", "-D", "dfs.permissions.enabled=false"]
+    command = [*JAVA, "-cp", f"{libraries}/*", "org.apache.hadoop.test.MiniDFSClusterManager", "-format"]
+    command += ["-httpport", str(port), "-D", f"hdfs.minidfs.basedir={folder}", "-D", "dfs.permissions.enabled=false"]
     # Hadoop calls the system's own programs, such as bash and chmod.
     environment = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/bin:/bin"}
     with log_path.open("wb") as log:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from common.process.lifecycle import die_with_parent
-from testing.jars import jars
+from testing.jars import JAVA, jars
 from testing.processes import free_port
 
 _HERE = Path(__file__).parent
@@ -77,8 +77,8 @@ class KafkaServer:
 
     def _java(self, *arguments: str) -> list[str]:
         return [
-            "java", "-Xmx384m", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-            f"-Dlog4j2.configurationFile={_HERE / 'log4j2.properties'}", "-cp", f"{jars(POM)}/*", *arguments,
+            *JAVA, "-Xms128m", f"-Dlog4j2.configurationFile={_HERE / 'log4j2.properties'}", "-cp", f"{jars(POM)}/*",
+            *arguments,
         ]  # fmt: skip
 
     def _answers(self) -> bool:

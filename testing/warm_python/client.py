@@ -8,7 +8,9 @@ import signal
 import socket
 import zlib
 
-_TRAINER = ("services.trainer.rounds.check", "services.trainer.export.inspecting", "services.trainer.features.show")
+_TRIES = ("services.trainer.rounds.check", "services.trainer.export.inspecting", "services.trainer.features.show")
+_TRAINER = (*_TRIES, "pytest")
+"""The last for functions of tests that are called there: their modules import it."""
 _TEST_SUPPORT = (
     "contract_client", "contract_model", "custom_op_model", "engine_comparison", "engine_faults", "engine_models",
     "reload_client", "same_program_models", "saved_models",
@@ -21,7 +23,7 @@ _OTHERS = (
 )  # fmt: skip
 _FRONTS = (
     "services.serving", "services.serving.replica.manager", "services.serving.tests.support.stubbed_serving",
-    "services.serving.tests.support.stub_manager",
+    "services.serving.tests.support.stub_manager", "services.serving.tests.support.front_server",
 )  # fmt: skip
 _WITHOUT_TENSORFLOW = ("services.ingest.codec.check_file", "common.eventlog.tests.writer")
 _SERVICES = ("services.registry", "services.trainer", "services.ingest")
@@ -30,7 +32,7 @@ _IMPORTS = {
     **dict.fromkeys(
         _SERVICES, (*(f"{name}.__main__" for name in _SERVICES), "psycopg", "s3fs", "testing.forked", "testing.frozen")
     ),
-    **dict.fromkeys((*_TRAINER, *_OTHERS), _TRAINER),
+    **dict.fromkeys((*_TRIES, *_OTHERS), _TRAINER),
     **{f"services.serving.tests.support.{name}": _TRAINER for name in _TEST_SUPPORT},
     **dict.fromkeys(_FRONTS, ("services.serving.__main__", "services.serving.replica.manager")),
     **dict.fromkeys(("services.serving.runner.zygote", "services.serving.engines.call_times"), _SERVING),
@@ -102,6 +104,7 @@ def _connected(folder: str, interpreter: str, owner: int, modules: tuple[str, ..
     environment.setdefault("PYTHONHASHSEED", "0")  # as a trainer's zygote has it
     if modules == _SERVING:
         environment.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # the zygote sets it before it imports TensorFlow
+        environment.setdefault("MALLOC_ARENA_MAX", "1")  # the C library reads it as a process starts
     places = (os.getcwd(), *environment.get("PYTHONPATH", "").split(os.pathsep))
     tree = next((place for place in places if os.path.isdir(os.path.join(place, "services"))), "")
     if tree:  # which is what the server imports from; a process gets its PYTHONPATH beside it

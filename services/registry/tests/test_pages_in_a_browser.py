@@ -154,7 +154,8 @@ def test_names_of_sixty_letters_make_no_page_wider_than_a_phone(catalog: Catalog
     page.set_viewport_size(_PHONE)
     wide = {}
     of_model = ("", "/versions", "/versions/1", "/compare", "/do/pin", "/versions/1/do/rebuild")
-    for path in (*PATHS[3:], f"/streams/{stream}", *(at + below for below in of_model)):
+    of_all = ("/", "/streams", "/rounds", "/serving", "/history")
+    for path in (*of_all, f"/streams/{stream}", *(at + below for below in of_model)):
         page.goto(site.url(path))
         if (width := page.evaluate("document.documentElement.scrollWidth")) > 360:
             wide[path] = width

@@ -73,10 +73,11 @@ def path_with_lookup(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
-def zygote(path_with_lookup: str) -> Iterator[Zygote]:
-    """One zygote for all tests that need runners; it takes seconds to import TensorFlow. It finds examples/lookup."""
+def zygote(path_with_lookup: str, warm_python_path: Path) -> Iterator[Zygote]:
+    """One zygote for all tests that need runners. It finds examples/lookup."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path_with_lookup)
+        patch.setattr(sys, "executable", str(warm_python_path))
         started = Zygote()
     yield started
     started.stop()

@@ -93,3 +93,8 @@ def die_with_parent(expected_parent_pid: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != expected_parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def outlive_parent() -> None:
+    """Takes die_with_parent back."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, 0)

@@ -7,13 +7,16 @@ of rounds, when it has grown, and by any accident: only the time to build its mo
 
 import logging
 import signal
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from common.counted import counted
 from common.errors import Unavailable
+from common.process.own_time import OwnClock, usage_of
 from services.trainer import metrics
 from services.trainer.control.removing import remove
 from services.trainer.control.sandboxing import read_beside
@@ -24,6 +27,8 @@ from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
 _MOST_GROWTH_BYTES = 512 * 1024 * 1024
+_IDLE_LOOK_SECONDS, _MOST_IDLE_SHARE = 15.0, 0.1
+"""Of a core, while a process waits: it has nothing to do, and authors' code may have left threads."""
 Key = tuple[object, ...]
 
 
@@ -41,13 +46,24 @@ class _Process:
     directory: Path | None
     rounds: int = 1
     first_bytes: int = 0
+    clock: OwnClock | None = None
+    """Since it waits."""
+
+    def computes(self, now: float) -> bool:
+        if self.clock is None:
+            return False
+        self.clock.look(now)
+        lately = self.clock.lately(0.0)
+        return lately is not None and lately.cpu_seconds > _MOST_IDLE_SHARE * lately.seconds
 
 
 class Processes:
     """Of the thread that owns the zygote; `shown` may be called from any."""
 
-    def __init__(self, settings: TrainerSettings, zygote: ZygoteClient) -> None:
-        self._settings, self._zygote = settings, zygote
+    def __init__(
+        self, settings: TrainerSettings, zygote: ZygoteClient, *, idle_look_seconds: float = _IDLE_LOOK_SECONDS
+    ) -> None:
+        self._settings, self._zygote, self._idle_look_seconds = settings, zygote, idle_look_seconds
         self._busy = dict[int, _Process]()
         self._waiting = OrderedDict[Key, _Process]()
         self._ending = list[_Process]()
@@ -80,6 +96,9 @@ class Processes:
             logger.info("a warm process ends", extra={"model": process.model, "reason": because})
             self._end(process)
         else:
+            self._zygote.sweep()
+            usage = partial(usage_of, process.child.pid)
+            process.clock = OwnClock(usage, time.monotonic(), look_seconds=self._idle_look_seconds)
             self._waiting[process.key] = process
             alike = [key for key in self._waiting if key[0] == process.key[0]]
             for key in alike[: max(0, len(alike) - self._settings.warm_processes)]:
@@ -89,6 +108,10 @@ class Processes:
     def tend(self) -> None:
         """Lets go of those that have ended. Called often."""
         for key in [key for key, process in self._waiting.items() if process.child.has_ended]:
+            self._end(self._waiting.pop(key))
+            self._count()
+        for key in [key for key, process in self._waiting.items() if process.computes(time.monotonic())]:
+            logger.warning("a process computes while it waits, and is ended", extra={"model": self._waiting[key].model})
             self._end(self._waiting.pop(key))
             self._count()
         for process in [process for process in self._ending if process.child.has_ended]:

@@ -1,5 +1,6 @@
 """The zygote as control sees it: start it, have it fork a round's process, read the child's messages and its end."""
 
+import contextlib
 import json
 import logging
 import os
@@ -193,8 +194,14 @@ class ZygoteClient:
             child.half.close()
             child.half = None
 
+    def sweep(self) -> None:
+        """Has the zygote end the processes that rounds have left behind."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # It is gone, and a later wait sees that.
+                self._socket.send(b'{"sweep": true}')
+
     def stop(self) -> None:
-        """Ends the zygote and with it every child."""
+        """Ends the zygote and with it every child, and all that these have started."""
         if self._process is None:
             return
         self._lose_zygote(is_expected=True)
@@ -228,6 +235,9 @@ class ZygoteClient:
         assert self._process is not None
         if self._socket is not None:
             self._socket.close()
+        if self.is_ready:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=_STOP_TIMEOUT_SECONDS)
         self._socket, self.is_ready = None, False
         self._process.kill()
         status = self._process.wait(timeout=_STOP_TIMEOUT_SECONDS)

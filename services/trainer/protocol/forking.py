@@ -4,6 +4,7 @@
     control to zygote   {"spawn": true}                      with the child's end of a channel, and its assignment
     zygote to control   {"spawned": pid}                     the answer
     control to zygote   {"signal": n, "pid": pid}            ignored when the child has ended; 9 goes to its whole group
+    control to zygote   {"sweep": true}                      ends what rounds have left behind
     zygote to control   {"exited": pid, "status": n}         n as in subprocess: -9 is "killed by signal 9"
 
 The channel is a pair of stream sockets: the child writes its messages (messages.py) and hands over the calls that
@@ -13,7 +14,8 @@ by control: the child ends.
 An assignment travels as a descriptor of memory. It says how a process is confined, and a file in a folder of rounds
 could be changed by an earlier round's code before the process has read it.
 
-Control gone: the zygote and its children are killed by the kernel (die_with_parent). Zygote gone: so are its children.
+Control gone: the zygote hears the socket's end, and ends all that descends from it, also what authors' code has forked
+and left. Zygote gone: the kernel kills its children (die_with_parent), and what these have forked stays.
 """
 
 from collections.abc import Mapping

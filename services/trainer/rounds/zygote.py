@@ -33,7 +33,7 @@ from common.errors import HeadraceError, Unavailable
 from common.process.children import Children, readable
 from common.process.cpu_instructions import UnusedInstructions
 from common.process.lean_imports import without_optional_libraries
-from common.process.lifecycle import die_with_parent
+from common.process.lifecycle import die_with_parent, outlive_parent
 from common.process.logs import configure_logs
 from common.registry.catalog import Round
 from services.trainer.protocol import crash_report
@@ -78,7 +78,11 @@ def main() -> int:
     survivors.come_to_this_process()
     control = socket.socket(fileno=int(fd))
     _send(control, {"ready": round(time.monotonic() - began, 3)})
-    _serve(control, run_round, Priority(int(nice), scheduling))
+    outlive_parent()  # by as long as it takes to end what rounds have left; the socket's end says that control is gone
+    try:
+        _serve(control, run_round, Priority(int(nice), scheduling))
+    finally:
+        survivors.end_all()
     return 0
 
 
@@ -110,8 +114,9 @@ def _serve(control: socket.socket, run_round: RunRound, priority: Priority) -> N
                 os.close(channel)
                 os.close(given)
                 _send(control, {"spawned": pid})
-            else:
+            elif "signal" in request:
                 children.signal(request["pid"], request["signal"])
+            survivors.end(children.pids)
     children.kill_all()
 
 

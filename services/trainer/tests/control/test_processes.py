@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,11 @@ class EndingProcesses(Processes):
 class Rounds:
     """Of models by name, one after the other, in processes that stay."""
 
-    def __init__(self, zygote: ZygoteClient, assignment: RoundAssignment, settings: TrainerSettings) -> None:
+    def __init__(
+        self, zygote: ZygoteClient, assignment: RoundAssignment, settings: TrainerSettings, **how: float
+    ) -> None:
         self._zygote, self._assignment, self._settings, self._count = zygote, assignment, settings, 0
-        self.processes = EndingProcesses(settings, zygote)
+        self.processes = EndingProcesses(settings, zygote, **how)
 
     def attempt(self, model: str = "late") -> Attempt:
         self._count += 1
@@ -48,11 +50,14 @@ class Rounds:
         one = replace(given, lease=lease, work_dir=str(work_dir), may_stay=True)
         return Attempt(one, registry=None, zygote=self.processes, settings=self._settings)  # type: ignore[arg-type]  # nothing is asked of the registry
 
-    def pid(self, model: str = "late") -> int:
-        """Of the process of a further round, which says it."""
+    def said(self, model: str = "late") -> Mapping[str, Any]:
+        """By the process of a further round."""
         ending: Ending = self.attempt(model).run(Stop())
         assert ending.outcome is Outcome.DONE
-        return int(ending.process["pid"])
+        return ending.process
+
+    def pid(self, model: str = "late") -> int:
+        return int(self.said(model)["pid"])
 
     @property
     def folders(self) -> list[Path]:
@@ -72,10 +77,10 @@ def rounds(
     behave("stay")
     made: list[Rounds] = []
 
-    def make(**limits: int) -> Rounds:
+    def make(*, how: Mapping[str, float] | None = None, **limits: int) -> Rounds:
         given: dict[str, Any] = {"warm_processes": 2, **limits}
         settings = TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere", lease_ttl_seconds=1000.0, **given)
-        made.append(Rounds(zygote, assignment, settings))
+        made.append(Rounds(zygote, assignment, settings, **(how or {})))
         return made[-1]
 
     yield make
@@ -120,6 +125,32 @@ def test_a_process_that_dies_while_it_waits_costs_nothing(rounds: Callable[..., 
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: not is_running(first), "it has ended")
     assert some.pid() != first
+
+
+def test_a_process_that_computes_while_it_waits_ends(
+    rounds: Callable[..., Rounds], behave: Callable[[str], None]
+) -> None:
+    some = rounds(how={"idle_look_seconds": 0.5})
+    quiet = some.pid("other")
+    behave("stay_and_compute")
+    busy = some.pid()
+    wait_until(lambda: some.folders and not is_running(busy), "it is ended")
+    assert some.waiting == [quiet]
+
+
+def test_what_a_round_has_started_ends_with_it_or_with_the_trainer(
+    rounds: Callable[..., Rounds], behave: Callable[[str], None], zygote: ZygoteClient
+) -> None:
+    """Also what is in a session of its own, and has no parent any more."""
+    behave("stay_and_leave_processes")
+    some = rounds()
+    said = some.said()
+    wait_until(lambda: not is_running(said["orphan"]), "the orphan has ended with the round")
+    assert is_running(said["child"]), "it may be the process that tries exports"
+    assert some.waiting == [said["pid"]]
+    zygote.stop()
+    assert not is_running(said["child"])
+    assert not is_running(said["pid"])
 
 
 def test_a_process_that_was_asked_to_stop_is_not_kept(

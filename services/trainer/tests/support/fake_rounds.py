@@ -11,6 +11,7 @@ import runpy
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -87,6 +88,31 @@ def stay(assignment: RoundAssignment, report: Report, stop_requested: StopReques
     """Says its pid, and would take another round."""
     report(Done(process={"warm": False, "because": "fake", "pid": os.getpid()}))
     return run_round
+
+
+def stay_and_leave_processes(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> RunRound:
+    """As an author's code could: a child in a session of its own, and another that no longer has a parent."""
+    reader, writer = os.pipe()
+    left = {}
+    for name in ("child", "orphan"):
+        if os.fork() == 0:
+            os.setsid()
+            if name == "child" or os.fork() == 0:
+                os.write(writer, str(os.getpid()).encode())
+                time.sleep(600)
+            os._exit(0)
+        left[name] = int(os.read(reader, 100))
+    report(Done(process={"warm": False, "because": "fake", "pid": os.getpid(), **left}))
+    return run_round
+
+
+def stay_and_compute(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> RunRound:
+    def compute() -> None:
+        while True:
+            pass
+
+    threading.Thread(target=compute, daemon=True).start()
+    return stay(assignment, report, stop_requested)
 
 
 def stay_when_told(assignment: RoundAssignment, report: Report, stop_requested: StopRequested) -> RunRound:

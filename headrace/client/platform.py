@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlencode
 
+import orjson
+
 from common.errors import Conflict, HeadraceError, InvalidInput, NotFound, Unavailable
 from common.registry.catalog import PRODUCTION, AliasChange, FileEntry, Model, Round, Stream
 from common.registry.paths import path_below
@@ -27,12 +29,12 @@ from headrace.client.connection import Door, NoAnswer
 from headrace.client.credentials import read_token, token_for
 from headrace.client.ingesting import Ingesting
 from headrace.client.lifecycle import Lifecycle
-from headrace.client.looking import Looking
 from headrace.client.predicting import Predicting
 from headrace.client.rebuilds import OnWait, Rebuild, wait_for
 from headrace.client.tables import Models, Versions
 from headrace.places import addresses_of, token_file
 
+_STATISTICS = "statistics/round.json"
 _STATUS_TIMEOUT_SECONDS = 2.0
 _LOOKED_AT = 10
 """Newest rounds of a model among which that of a request is looked for."""
@@ -48,7 +50,7 @@ class ServiceStatus:
     conditions: Mapping[str, str]
 
 
-class Client(Ingesting, Lifecycle, Looking, Predicting):
+class Client(Ingesting, Lifecycle, Predicting):
     """One platform. Use as a context manager, or call close()."""
 
     @classmethod
@@ -76,6 +78,31 @@ class Client(Ingesting, Lifecycle, Looking, Predicting):
         self.close()
 
     # streams and events
+
+    def tail(self, stream: str, last: int = 100) -> list[dict[str, Any]]:
+        """The newest events of a stream as rows, the newest last; at most 1,000."""
+        path = f"/v1/streams/{segment(stream)}/events?last={last:d}"
+        found: list[dict[str, Any]] = self._ingest.get(path)["events"]
+        return found
+
+    def stream_statistics(self, stream: str, last: int = 10_000) -> Mapping[str, Any]:
+        """Of the newest events, by field, as common/statistics/sketches.py says; at most 20,000."""
+        path = f"/v1/streams/{segment(stream)}/statistics?last={last:d}"
+        return self._ingest.get(path)
+
+    def version_statistics(self, model: str, version: int) -> Mapping[str, Any]:
+        """Of the events of the version's round, by field. Raises NotFound: it has none; its definition may say so."""
+        entry = next((file for file in self.version(model, version).files if file.path == _STATISTICS), None)
+        if entry is None:
+            raise NotFound(f"{model}@{version} has no statistics (training: {{summaries: {{statistics: true}}}})")
+        found: Mapping[str, Any] = orjson.loads(self.file(entry))
+        return found
+
+    def profile_next_round(self, model: str, *, first_step: int, steps: int) -> Mapping[str, Any]:
+        """Has steps of the model's next round traced; its version then has the files profile/*. Raises Conflict: the
+        next round is to be traced already."""
+        body = {"by": self._by, "first_step": first_step, "steps": steps}
+        return self._trainer.post(f"/v1/models/{segment(model)}:profile", body)
 
     def register_stream(self, name: str, schema: Mapping[str, Any]) -> Stream:
         """Registers the schema, or a new version of it; the same schema again changes nothing.

@@ -24,8 +24,7 @@ from common.registry.catalog import (
     VersionStatus,
 )
 from services.registry.definitions import models
-from services.registry.rounds.descent import follow_canary, follow_production
-from services.registry.rounds.rolled_back import check_events, note
+from services.registry.rounds.rolled_back import check_events, follow_canary, follow_production, note
 from services.registry.store.database import Transaction
 from services.registry.store.dialects import upsert
 from services.registry.store.tables import alias_history, aliases, read_row, versions

@@ -18,8 +18,7 @@ from services.serving.batching.groups import Answer, Group, Grouping, Member, Pa
 from services.serving.batching.input_contract import InputContract, OutOfBounds
 from services.serving.batching.models import Model, is_mergeable
 from services.serving.batching.objective import BatchSizeLimit
-from services.serving.batching.padding import merge, padded_size
-from services.serving.batching.splitting import joined, rows_of
+from services.serving.batching.splitting import joined, merge, padded_size, rows_of
 from services.serving.options.model_options import BatchingOptions
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE

@@ -24,7 +24,7 @@ from testing.rows import each_row
 from testing.waiting import at_once
 
 _DEADLINE_SECONDS = 240.0
-
+pytestmark = pytest.mark.usefixtures("warm_python")
 
 Writer = subprocess.Popen[str]
 
@@ -271,7 +271,6 @@ def test_a_reader_beside_writers_sees_each_record_whole_once_and_in_order(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_python")
 def test_kill_9_of_a_writer_loses_and_tears_nothing(under_test: LogUnderTest, log: EventLog, topic: str) -> None:
     """Two processes write; one is killed in the middle of it, then the other, which had gone on."""
     choice = random.Random(11)

@@ -8,7 +8,7 @@ import typer
 
 from common.counted import counted
 from common.errors import Conflict, DataLoss, InvalidInput
-from common.registry.statements import SIGNATURE_FILE, digests_of
+from common.registry.statements import SIGNATURE_FILE, digests_of, read_envelope
 from headrace.client.platform import Client
 from headrace.commands.model_files import FOLDER, chosen_version
 from headrace.commands.session import CommandApp, Session, print_table
@@ -49,9 +49,9 @@ def verify(
     ],
     keys: Annotated[Path, typer.Option("--keys", metavar="FILE", help="The trusted public keys.")],
 ) -> None:
-    """Check a version's signature and every byte of its files against the trusted keys. A folder needs no platform.
+    """Check a version's signature, lineage and every byte of its files. A folder needs no platform.
 
-    Exit status 5: it is not signed, or by no trusted key; 8: the signature or a file was altered.
+    Exit status 5: it is not signed, or by no trusted key; 8: the signature, a file or the record was altered.
     """
     from common.registry.signing import SHOWN_KEY_ID, read_trusted
 
@@ -76,6 +76,11 @@ def _verified_version(client: Client, name: str, trusted: "TrustedKeys") -> tupl
     key_id = verify(
         found.signature, trusted, model=found.model, version=found.version, files=digests_of(found.files)
     )  # fmt: skip
+    for name, signed in read_envelope(found.signature).statement().about.items():
+        if (shown := getattr(found, name, signed)) != signed:
+            raise DataLoss(
+                f"version {found.version} of {found.model} has {name} {shown!r}, the signature names {signed!r}"
+            )
     for entry in found.files:
         client.file(entry)  # raises DataLoss for other bytes
     return found.model, found.version, key_id, len(found.files)

@@ -10,6 +10,9 @@ from common.registry.statements import SIGNATURE_FILE, Statement
 from headrace.tests.answering_server import MODEL, VERSION, Run, Server
 
 CONTENTS = {"checkpoint/state": b"state", "saved_model/saved_model.pb": b"graph", "saved_model/variables/d": b"data"}
+LINEAGE = (
+    "round_id", "parent_version", "definition_digest", "configuration_digest", "code_digest", "weights_digest",
+)  # fmt: skip
 DIGESTS = {path: hashlib.sha256(content).hexdigest() for path, content in CONTENTS.items()}
 
 
@@ -21,7 +24,8 @@ def key(tmp_path: Path) -> Path:
 
 def signed_version(key: Path, *, number: int = 2) -> dict[str, object]:
     files = [{"path": path, "size_bytes": len(CONTENTS[path]), "digest": DIGESTS[path]} for path in CONTENTS]
-    signature = read_signer(key).sign(Statement("m", number, DIGESTS, {}))
+    about = {name: VERSION[name] for name in LINEAGE} | {"signer": "trainer-1"}
+    signature = read_signer(key).sign(Statement("m", number, DIGESTS, about))
     return VERSION | {"files": files, "signature": signature, "signed_by": read_signer(key).key_id}
 
 
@@ -47,6 +51,12 @@ def test_a_version_of_a_platform_is_verified_with_its_bytes(server: Server, run:
         ({"signature": ""}, 5, "version 2 of m is not signed"),
         ({"files": []}, 8, "of the signature's files is missing"),
         ({"version": 3}, 8, "is of m@2, not of m@3"),
+        ({"parent_version": 77}, 8, "has parent_version 77, the signature names"),
+        *(
+            ({name: "altered"}, 8, f"has {name} 'altered', the signature names")
+            for name in LINEAGE
+            if name != "parent_version"
+        ),
     ],
 )
 def test_what_was_not_signed_so_is_refused(

@@ -17,6 +17,7 @@ from testing.redis_server import RedisServer
 from testing.triple_operation import triple_library  # noqa: F401  # a fixture
 from testing.warm_python import warm_python, warm_python_path  # noqa: F401  # fixtures
 
+os.environ.pop("LD_PRELOAD", None)  # `make test` gives this process jemalloc: what it starts has the product's malloc
 # A machine that is busy elsewhere draws slowly: that says nothing about a strategy. CI's own profile stays below.
 settings.register_profile("busy", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")

@@ -4,6 +4,7 @@ A block with a `title` is a file. The lines of a `sh` block are run in a folder 
 after a block says what the last command of it, which watches, must print before it is interrupted.
 """
 
+import json
 import os
 import re
 import shlex
@@ -117,6 +118,7 @@ def environment(tmp_path: Path, warm_python_path: Path) -> Iterator[dict[str, st
 
 
 @pytest.mark.local_only
+@pytest.mark.covers("pipe-feed-modes")
 @pytest.mark.timeout(600)
 @pytest.mark.needs("curl")
 def test_every_command_of_the_tutorial_does_what_the_page_says(tmp_path: Path, environment: dict[str, str]) -> None:
@@ -128,8 +130,13 @@ def test_every_command_of_the_tutorial_does_what_the_page_says(tmp_path: Path, e
             continue
         line = block.line.replace("up --detach", f"up --detach --port-offset {port_offset}")
         line = line.replace(":8501", f":{8501 + port_offset}")
+        if line == "headrace down":
+            asked = ("show late@1", "fit deliveries --data monday.csv --to monday")
+            said |= {words: run(Command(f"headrace --json {words}"), tmp_path, environment) for words in asked}
         said[block.line] = run(Command(line, block.until), tmp_path, environment)
     assert '"probability":0.9' in next(text for line, text in said.items() if line.startswith("headrace predict late"))
     assert '"predictions"' in next(text for line, text in said.items() if line.startswith("curl"))
     assert "12,000" in said["headrace account late"]
     assert re.search(r"^ *1 .*production", said["headrace versions late"], re.M)
+    digests = {json.loads(text)["weights_digest"] for line, text in said.items() if line.startswith(("show", "fit"))}
+    assert len(digests) == 1, "fit trains the round of a platform over the same events"

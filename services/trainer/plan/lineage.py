@@ -58,8 +58,9 @@ def _canonical(value: Mapping[str, Any]) -> str:
 
 
 def seed_of(definition: Definition, sequence: int) -> int:
-    """A round's seed, 63 bits: from the model's seed and the round's place, so that every round shuffles anew."""
-    text = f"{definition.name}/{definition.seed}/{sequence}"
+    """A round's seed, 63 bits: from the definition's seed and the round's number, so that every round shuffles anew and
+    equal definitions have equal weights under any name."""
+    text = f"{definition.seed}/{sequence}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 

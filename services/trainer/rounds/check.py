@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,11 +51,13 @@ from common.strict_yaml import read_yaml
 from services.trainer import determinism
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.reasons import describe
+from services.trainer.plan.lineage import seed_of
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.calls import Place
 from services.trainer.protocol.messages import Failed, Message, Progress, Report
 from services.trainer.rounds.one_round import Surroundings
 from services.trainer.rounds.process import conduct
+from services.trainer.settings import TrainerSettings
 
 _STEP_OF_STAGE = {
     "download": "read the definition", "read": "read the events", "build": "build the model, and take its first steps",
@@ -62,7 +65,8 @@ _STEP_OF_STAGE = {
     "export": "export, and load it in a fresh process", "upload": "check the files",
 }  # fmt: skip
 _LOAD, _PREDICT = "load", "predict"
-_EXAMPLES_PER_RECORD = 100
+_EXAMPLES_PER_RECORD = 5_000  # as `headrace ingest` appends a file, so that the same events are held out
+_BLOCK_EXAMPLES = int(TrainerSettings.model_fields["block_examples"].default)
 _SHOWN_ANSWERS = 3
 
 
@@ -146,7 +150,7 @@ def _round(work_dir: Path, report: Report, begin: Callable[[str], None], *, whol
     fresh = FreshProcess.fork()  # first: nothing of TensorFlow runs yet
     files = _definition(work_dir / "definition", whole=whole)
     mapping: Any = read_yaml(files[DEFINITION_FILE], DEFINITION_FILE)
-    evaluation = parse_definition(files).evaluation
+    definition = parse_definition(files)
     examples, _ = cut((work_dir / "examples.tfrecord").read_bytes())
     stream = str(mapping["stream"])
     log = open_event_log(f"segments:{work_dir}/log")
@@ -155,12 +159,12 @@ def _round(work_dir: Path, report: Report, begin: Callable[[str], None], *, whol
         plan = RoundPlan(
             model=str(mapping["name"]), sequence=1, parent_version=0, stream=stream, schema_version=1,
             ranges=(OffsetRange(0, 0, end),), definition_digest="checked",
-            configuration={"block_examples": 10_000, "evaluation": evaluation.to_configuration()},
-            configuration_digest="", code_digest="", seed=int(mapping.get("seed", 0)), example_count=len(examples),
+            configuration={"block_examples": _BLOCK_EXAMPLES, "evaluation": definition.evaluation.to_configuration()},
+            configuration_digest="", code_digest="", seed=seed_of(definition, 1), example_count=len(examples),
             trigger="manual", last_event_at=0.0,
         )  # fmt: skip
         registry = _OneRound(
-            (work_dir / "schema.json").read_text(), files, Round("checked", plan, 0.0, RoundState.RUNNING)
+            (work_dir / "schema.json").read_text(), files, Round("checked", plan, time.time(), RoundState.RUNNING)
         )
         cores = max(1, len(os.sched_getaffinity(0)))
         assignment = RoundAssignment(

@@ -167,7 +167,8 @@ def test_going_back_counts_anew() -> None:
     assert backlog.examples == 5
 
 
-def test_the_digest_names_what_the_weights_depend_on() -> None:
+@pytest.mark.covers("loop-seed", "pipe-feed-modes")
+def test_the_digest_names_what_the_weights_depend_on_and_the_name_is_no_part_of_the_seed() -> None:
     settings = TrainerSettings(event_log="segments:/log")
     one, other = (parse_definition({"model.yaml": definition(seed=seed)}) for seed in (1, 2))
     triggers = parse_definition({"model.yaml": definition(seed=1, triggers="{min_examples: 99}")})
@@ -176,3 +177,6 @@ def test_the_digest_names_what_the_weights_depend_on() -> None:
     assert digests[0] == digests[2]
     assert 0 <= lineage.seed_of(one, 1) < 2**63
     assert len({lineage.seed_of(d, n) for d in (one, other) for n in range(5)}) == 10
+    renamed = parse_definition({"model.yaml": definition(seed=1).replace(b"name: ", b"name: other-")})
+    assert renamed.name != one.name
+    assert lineage.seed_of(renamed, 1) == lineage.seed_of(one, 1)

@@ -188,11 +188,12 @@ def test_what_needs_tensorflow_is_done_by_a_process_that_has_it(server: Server, 
     with saved_model_of(text.parent) as directory:
         assert run.json("model", "show", str(directory)) == binary | {"model": str(directory)}
     arrays = {"model__dense__kernel": np.array([1.5, -2.0], np.float32), "model__block.1__bias": np.array([1.0])}
+    arrays["model__dense__kernel__Adagrad__"] = np.array([0.1, 0.2])
     content = weights(**arrays, optimizer__iteration=np.array(3))
     server.will_answer_all(version({"checkpoint/weights.npz": content}), content)
     result = run("checkpoint", "export", "m@2", "--only", "model/*", "--to", str(tmp_path / "tf" / "ckpt"))
     assert result.exit_code == 0, result.output
-    assert "2 tensors of m@2" in result.output
+    assert "3 tensors of m@2" in result.output
     server.will_answer_all(version({"checkpoint/weights.npz": content}), content)
     result = run("checkpoint", "export", "m@2", "--only", "modle/dense/kernel", "--to", str(tmp_path / "no"))
     assert "m@2 has no tensor modle/dense/kernel; did you mean model/dense/kernel?" in result.output

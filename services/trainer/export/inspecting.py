@@ -5,8 +5,8 @@
                              {signature: {scope: count}}, "reasons": {...}}
     pb FOLDER FILE           a SavedModel's saved_model.pbtxt as saved_model.pb
     checkpoint NPZ PREFIX    every array of a checkpoint's weights.npz as one of tf.train.Checkpoint's:
-                             model/a.b/kernel is model/a..b/kernel/.ATTRIBUTES/VARIABLE_VALUE (TensorFlow writes a
-                             point twice); and the folder's text file `checkpoint`, which names it the newest
+                             model/a/kernel is model/a/kernel/.ATTRIBUTES/VARIABLE_VALUE; and the folder's text file
+                             `checkpoint`, which names it the newest
     keras FILE FOLDER        a .keras file as the SavedModel that Keras's own export makes of it
     graph FOLDER FOLDER      the graph of serving_default as a TensorBoard event file, functions written out
     load FOLDER FILE         why a replica could not load it, in a sentence; empty where it could
@@ -118,24 +118,28 @@ def _flops_of(signature: Any) -> dict[str, int]:
 def checkpoint(source: Path, target: Path) -> None:
     with np.load(source) as file:
         arrays = {name: file[name] for name in file.files}
-    roots = _nested({name: tf.Variable(value) for name, value in arrays.items()})
+    roots, keys = _nested({name: tf.Variable(value) for name, value in arrays.items()})
     written = tf.train.Checkpoint(**roots).write(str(target))
     read = tf.train.load_checkpoint(written)
     for name, value in arrays.items():
-        if not np.array_equal(read.get_tensor(f"{name.replace('.', '..')}/.ATTRIBUTES/VARIABLE_VALUE"), value):
+        if not np.array_equal(read.get_tensor(f"{keys[name]}/.ATTRIBUTES/VARIABLE_VALUE"), value):
             raise ValueError(f"{name} does not read back as it was")
     tf.compat.v1.train.update_checkpoint_state(str(target.parent), target.name)
 
 
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+def _nested(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Dicts in dicts, and TensorFlow's key by name: a point of a name stands twice there. What is below a variable, as the
+    slots of a model_fn's optimizer are, stands beside it, with .S for a slash."""
     tree: dict[str, Any] = {}
-    for name, value in values.items():
-        *folders, leaf = name.split("/")
-        place = tree
-        for folder in folders:
-            place = place.setdefault(folder, {})
-        place[leaf] = value
-    return tree
+    keys: dict[str, str] = {}
+    for name in sorted(values):
+        place, parts, depth = tree, name.split("/"), 0
+        while depth < len(parts) - 1 and isinstance(place.setdefault(parts[depth], {}), dict):
+            place, depth = place[parts[depth]], depth + 1
+        path = [*parts[:depth], "/".join(parts[depth:])]
+        place[path[-1]] = values[name]
+        keys[name] = "/".join(part.replace(".", "..").replace("/", ".S") for part in path)
+    return tree, keys
 
 
 def keras_file(source: Path, target: Path) -> None:

@@ -142,7 +142,7 @@ class ModelFnNetwork(keras.Model):
             raise DefinitionFailedError(f"{self._path}: optimizer of the spec must be a Keras optimizer")
         self._keep_variables(used)
         self._of_metrics = [path for path in for_metrics if path not in used]
-        metrics = _part(evaluated, "eval_metric_ops") or {}
+        metrics = _metrics(evaluated)
         self.running_metrics = {
             str(name) for name, metric in metrics.items() if isinstance(metric, keras.metrics.Metric)
         }
@@ -198,7 +198,7 @@ class ModelFnNetwork(keras.Model):
         first = next(iter(weights.values()))
         spec, _ = self._run(ModeKeys.EVAL, columns, labels, first)
         found = {"loss": tf.reduce_sum(tf.cast(_part(spec, "loss"), tf.float32))}
-        for name, value in (_part(spec, "eval_metric_ops") or {}).items():
+        for name, value in _metrics(spec).items():
             result = called(value.result) if isinstance(value, keras.metrics.Metric) else value
             found[str(name)] = tf.reduce_mean(tf.cast(result, tf.float32))
         return found
@@ -322,6 +322,12 @@ def _empty(feature: Feature) -> tf.Tensor:
 
 def _part(spec: Any, name: str) -> Any:
     return spec.get(name) if isinstance(spec, Mapping) else getattr(spec, name, None)
+
+
+def _metrics(spec: Any) -> dict[str, Any]:
+    """By name; of a pair, which tf.compat.v1.metrics gives, the first."""
+    found = dict(_part(spec, "eval_metric_ops") or {})
+    return {name: value[0] if isinstance(value, tuple) else value for name, value in found.items()}
 
 
 def _need(spec: Any, name: str, mode: str, path: str) -> None:

@@ -76,26 +76,34 @@ def model_fn(features, labels, mode, params):
 )
 HANDBOOK = """
 import tensorflow.compat.v1 as tf
-from common.model_fn import EstimatorSpec
 
 def model_fn(features, labels, mode, params, config):
     assert config.train_batch_size == 8
     hidden = tf.layers.dense(features["x"][:, tf.newaxis], params["hidden"], activation=tf.nn.relu, name="hidden")
     logits = tf.layers.dense(hidden, 1)[:, 0]
-    if mode == "infer":
-        return EstimatorSpec(mode, predictions={"logits": logits})
+    if mode == tf.estimator.ModeKeys.PREDICT:
+        halves = {"halves": tf.estimator.export.PredictOutput({"half": logits / 2.0})}
+        return tf.estimator.EstimatorSpec(mode, predictions={"logits": logits}, export_outputs=halves)
     loss = tf.losses.sigmoid_cross_entropy(labels, logits)
+    answers = tf.cast(logits > 0, tf.int64)
+    right = tf.metrics.accuracy(labels=labels, predictions=answers, name="right")
+    if mode == tf.estimator.ModeKeys.EVAL:
+        found, area = tf.metrics.recall(labels, answers), tf.metrics.auc(labels, tf.sigmoid(logits))
+        squares = tf.metrics.mean_squared_error(tf.cast(labels, tf.float32), tf.cast(answers, tf.float32))
+        metrics = {"right": right, "found": found, "area": area, "wrong": squares}
+        return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
     step = tf.train.get_global_step()
     optimizer = tf.train.MomentumOptimizer(tf.train.exponential_decay(0.5, step, 2, 0.5, staircase=True), 0.9)
-    return EstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss, global_step=step))
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss, global_step=step))
 """
+EVALUATED = {"evaluation": {"holdout_fraction": 0.25, "metrics": ["accuracy", "recall", "auc", "log_loss"]}}
 HEADS = {"label": None, "task": None, "heads": {"late": {"task": "binary"}, "kind": {"task": "multiclass"}}}
 
 
 @pytest.mark.covers("est-model-fn")
 @pytest.mark.parametrize(
     ("source", "sections"),
-    [(PLAIN, {}), (OWN_STEP, HEADS), (HANDBOOK.replace("== 8", "== 16"), {})],
+    [(PLAIN, {}), (OWN_STEP, HEADS), (HANDBOOK.replace("== 8", "== 16"), EVALUATED)],
     ids=["optimizer, metrics and a signature", "own train op and several heads", "as in the handbooks"],
 )
 def test_it_trains_resumes_exports_and_rebuilds_to_the_same_bits(
@@ -107,6 +115,10 @@ def test_it_trains_resumes_exports_and_rebuilds_to_the_same_bits(
     candidate = platform.registry.versions[1].metrics["candidate"]
     assert np.isfinite(candidate["loss"])
     if not is_of_today:
+        expected = {name: candidate[name] for name in ("accuracy", "recall", "auc", "log_loss")}
+        measured = {"accuracy": candidate["right"], "recall": candidate["found"], "auc": candidate["area"]}
+        assert measured | {"log_loss": candidate["loss"]} == pytest.approx(expected, abs=0.01)
+        assert candidate["wrong"] == pytest.approx(1 - candidate["accuracy"], abs=1e-6)
         return
     loaded = tf.saved_model.load(str(tmp_path / "cache" / "model" / "2" / "saved_model"))
     answer = loaded.signatures["serving_default"](**inputs_of(loaded))

@@ -33,8 +33,8 @@ class EstimatorSpec:
         loss: scalar tensor; needed by the modes train and eval.
         train_op: what updates the variables: a function without arguments, or what updating them has returned.
         optimizer: a Keras optimizer that minimises the loss, in place of a train_op or of model.yaml's optimizer.
-        eval_metric_ops: Keras metrics that the call has updated, what tf.compat.v1.metrics gives, or tensors whose mean is
-            meant, by name.
+        eval_metric_ops: Keras metrics that the call has updated, what tf.compat.v1.metrics gives, or tensors whose mean
+            is meant, by name.
         export_outputs: further signatures: a tensor or tensors by name, by the signature's name.
     """
 

@@ -128,8 +128,8 @@ def checkpoint(source: Path, target: Path) -> None:
 
 
 def _nested(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Dicts in dicts, and TensorFlow's key by name: a point of a name stands twice there. What is below a variable, as the
-    slots of a model_fn's optimizer are, stands beside it, with .S for a slash."""
+    """Dicts in dicts, and TensorFlow's key by name: a point of a name stands twice there. What is below a variable, as
+    the slots of a model_fn's optimizer are, stands beside it, with .S for a slash."""
     tree: dict[str, Any] = {}
     keys: dict[str, str] = {}
     for name in sorted(values):

@@ -97,8 +97,8 @@ def _unmeasured(*_: Any, **__: Any) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _metric(kind: str) -> Callable[..., tuple[keras.metrics.Metric, tf.Tensor]]:
-    """Of compat.v1's signature; gives the Keras metric, updated, where compat.v1 has a value, and its value so far where
-    that has an update."""
+    """Of compat.v1's signature; gives the Keras metric, updated, where compat.v1 has a value, and its value so far
+    where that has an update."""
 
     def mean(values: tf.Tensor, weights: Any = None, **_: Any) -> tuple[keras.metrics.Metric, tf.Tensor]:
         metric = keras.metrics.Mean(name=kind)

@@ -225,10 +225,6 @@ def _send(control: socket.socket, packet: Mapping[str, Any]) -> None:
     control.send(json.dumps(packet).encode())
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 @contextlib.contextmanager
 def logged(of: Round) -> Iterator[None]:
     """Inside, what Python writes to standard output and error goes to the log; libraries may write past Python."""
@@ -270,3 +266,7 @@ class _Printed(io.TextIOBase):
         self._count += 1
         shown = line[:_MOST_CHARACTERS] if self._count <= _MOST_LINES else _LEFT_OUT
         logger.info("printed: %s", shown, extra=self._named)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

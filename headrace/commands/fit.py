@@ -1,8 +1,12 @@
-"""fit: one bounded run over given files, from a definition to an export, without a platform."""
+"""fit and search, over given files and without a platform: a bounded run from a definition to an export, and rounds with
+other values of a definition's keys, compared by a held-out metric."""
 
 import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -70,3 +74,94 @@ def fit(
         echo(f"{target / 'saved_model'} is the export, {target / _SUMMARY} what was measured")
 
     session.show(document | {"to": str(target), "steps_of_run": steps.finished}, show)
+
+
+if TYPE_CHECKING:
+    from headrace.local.search import Trial
+
+_TRIALS = "trials.json"
+
+
+def search(
+    session: Session,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml and model.yaml.")],
+    data: Annotated[str, typer.Option("--data", help="The events: a path or URL, a folder, a name with *.")],
+    space: Annotated[Path, typer.Option("--space", help="YAML: keys of model.yaml with the values to try.")],
+    metric: Annotated[str, typer.Option("--metric", help="Of the held-out events, as a version names it.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A new folder, for the best definition.")],
+    trials: Annotated[int, typer.Option(min=1, max=10_000, help="Rounds.")] = 20,
+    on_invalid: OnInvalidEvents = "reject",
+    sampler: Annotated[str, typer.Option(help="Of Optuna: tpe, which learns from trials, or random.")] = "tpe",
+    seed: Annotated[int, typer.Option(min=0, help="Of the sampler.")] = 0,
+    limit: Annotated[float, typer.Option(min=1, help="Seconds that a round may take.")] = 3600.0,
+) -> None:
+    """Search values of a definition's keys: train it with some, over the same events, and keep the best.
+
+    Each trial is the round that `headrace fit` would train; all hold out the same events. Nothing is registered.
+    """
+    from common.definition.metrics import direction_of
+    from common.strict_yaml import read_yaml
+    from headrace.files.definition_folder import read_folder
+    from headrace.local import search as searching
+    from headrace.local.check import check_round, work_folder
+
+    direction = direction_of(metric)
+    if direction is None or sampler not in ("tpe", "random"):
+        wrong = f"sampler {sampler!r} is none of tpe, random" if direction else f"metric {metric!r} is not in the table"
+        raise InvalidInput(f"search: {wrong}")
+    if to.exists():
+        raise Conflict(f"{to} is there already; --to names a new folder")
+    ranges = searching.parse_space(read_yaml(space.read_bytes(), space.name))
+    schema, definition = (folder := read_folder(directory)).checked()
+    with Steps(quiet=session.as_json) as steps, work_folder() as work_dir:
+        steps.begin("read and check the events")
+        sources = UploadState("", "").files(place_of(data), None)
+        checked = checked_events(sources, schema, work_dir, on_invalid=on_invalid)
+
+        def measure(files: Mapping[str, bytes]) -> float:
+            with work_folder() as trial_dir:
+                for name in ("schema.json", "examples.tfrecord"):
+                    (trial_dir / name).symlink_to(work_dir / name)
+                done = check_round(trial_dir, files, on_step=lambda step: None, limit_seconds=limit, whole=True)
+            value = done["metrics"].get(metric)
+            if value is None or not math.isfinite(value):
+                known = ", ".join(name for name, value in done["metrics"].items() if value is not None)
+                raise InvalidInput(f"a round has not measured {metric}; it has {known or 'no metric'}")
+            return float(value)
+
+        def on_trial(trial: "Trial") -> None:
+            value = trial.problem or f"{metric} {trial.value:.4g}"
+            steps.begin(f"trial {trial.number + 1} of {trials}: {json.dumps(trial.values)}: {value}")
+
+        found = searching.search(
+            folder.files or {}, ranges, measure, trials=trials, direction=direction,
+            sampler="tpe" if sampler == "tpe" else "random", seed=seed, on_trial=on_trial,
+        )  # fmt: skip
+    document = _written(to, folder.files or {}, found, metric, is_higher=direction == "higher")
+    best = document["best"]
+
+    def show() -> None:
+        show_skipped(checked)
+        echo(
+            f"{definition.name}: {metric} {best['value']:.4g} with {json.dumps(best['values'])}, the best of "
+            f"{counted(len(found), 'trial')}; {to} has the definition, and {_TRIALS} all of them"
+        )
+
+    session.show(document | {"to": str(to), "events_left_out": checked.refused_count}, show)
+
+
+def _written(
+    to: Path, files: Mapping[str, bytes], found: "list[Trial]", metric: str, *, is_higher: bool
+) -> dict[str, Any]:
+    """The best trial's definition and what all gave, in the new folder; returns the document. A crash leaves a part."""
+    from headrace.local.search import with_values
+
+    done = [trial for trial in found if trial.value is not None]
+    best = (max if is_higher else min)(done, key=lambda trial: trial.value or 0.0)
+    document = {"metric": metric, "best": asdict(best), "trials": [asdict(trial) for trial in found]}
+    for name, content in with_values(files, best.values).items():
+        path = to / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    (to / _TRIALS).write_text(json.dumps(document, indent=1))
+    return document

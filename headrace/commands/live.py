@@ -1,8 +1,14 @@
-"""live: how good live versions are, by the labels that came for their predictions."""
+"""live: how good live versions are, by the labels that came for their predictions. predictions-log: what was asked and
+answered."""
 
+import json
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import asdict
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
 
 from common.counted import counted
 from headrace.commands.evaluation_tables import number_of
@@ -84,3 +90,27 @@ def _of_canary(canary: Mapping[str, Any], version: int) -> str:
         f"{canary['no_worse_e_value']:.3g} for no worse, of {1 / canary['alpha']:g}{guards}: "
         f"{canary['verdict'] or _UNDECIDED}{f'; {outcome}' if outcome else ''}"
     )
+
+
+def predictions_log(
+    session: Session,
+    model: ModelName,
+    log: Annotated[
+        str,
+        typer.Option(
+            help="Where SERVING_REQUEST_LOG points: segments:, kafka: or tfrecord:; none: the platform's event log."
+        ),
+    ] = "",
+    limit: Annotated[int | None, typer.Option(help="Most predictions to print, from the oldest on.", min=1)] = None,
+) -> None:
+    """Print logged predictions, one JSON object per line."""
+    from headrace.client.prediction_log import read_prediction_log
+
+    for logged in islice(read_prediction_log(log or f"segments:{session.data_dir / 'log'}", model), limit):
+        echo(json.dumps(asdict(logged), default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    return value.tolist()

@@ -363,3 +363,23 @@ class Change:
     version: int
     detail: str
     at: float
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What `apply` did, or would do.
+
+    Attributes:
+        stream_change, model_change: created, changed, unchanged, or "" for what the folder does not hold.
+        changes: {key of stream.yaml or model.yaml: (before, after)}; None for a missing value.
+        notes: what it means, as sentences.
+        learned: what of the model's weights is kept, moved, new and dropped, one sentence each; empty when nothing is.
+    """
+
+    stream: Stream | None
+    stream_change: str
+    model: Model | None
+    model_change: str
+    changes: Mapping[str, tuple[Any, Any]]
+    notes: tuple[str, ...]
+    learned: tuple[str, ...] = ()

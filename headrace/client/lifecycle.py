@@ -18,6 +18,7 @@ from common.errors import InvalidInput, Unavailable
 from common.registry.audit import Head, head_of
 from common.registry.catalog import (
     MOST_LISTED,
+    Applied,
     FileEntry,
     HistoryEntry,
     Model,
@@ -51,26 +52,6 @@ class Listing:
 
 
 Change = Literal["pause", "resume", "unpin", "archive", "restore"]
-
-
-@dataclass(frozen=True)
-class Applied:
-    """What `apply` did, or would do.
-
-    Attributes:
-        stream_change, model_change: created, changed, unchanged, or "" for what the folder does not hold.
-        changes: {key of stream.yaml or model.yaml: (before, after)}.
-        notes: what it means, as sentences.
-        learned: what of the model's weights is kept, moved, new and dropped, one sentence each; empty when nothing is.
-    """
-
-    stream: Stream | None
-    stream_change: str
-    model: Model | None
-    model_change: str
-    changes: Mapping[str, tuple[Any, Any]]
-    notes: tuple[str, ...]
-    learned: tuple[str, ...] = ()
 
 
 class Lifecycle(Doors):

@@ -1,5 +1,5 @@
-"""fit and search, over given files and without a platform: a bounded run from a definition to an export, and rounds with
-other values of a definition's keys, compared by a held-out metric."""
+"""fit and search, over given files and without a platform: a bounded run from a definition to an export, and rounds
+with other values of a definition's keys, compared by a held-out metric."""
 
 import json
 import math

@@ -11,11 +11,11 @@ import typer
 
 from common.counted import counted
 from common.errors import InvalidInput
-from common.registry.catalog import PRODUCTION, THINNED_TO, Model, OffsetRange, Version, VersionMetrics
+from common.registry.catalog import PRODUCTION, THINNED_TO, Applied, Model, OffsetRange, Version, VersionMetrics
 from common.registry.plan_notes import PUSHED
 from common.registry.round_words import JUDGED_ON, rolled_back_words
 from common.schema import Schema
-from headrace.client.lifecycle import Applied, Listing
+from headrace.client.lifecycle import Listing
 from headrace.client.tables import Versions
 from headrace.commands.forget import offsets_of
 from headrace.commands.session import ModelName, Reason, Session, age, print_line, print_table

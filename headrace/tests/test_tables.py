@@ -86,7 +86,7 @@ def test_metrics_of_any_size_keep_a_versions_row_narrow(value: float | None, sho
 
 _TELLS = """
 import typer
-from headrace.client.lifecycle import Applied
+from common.registry.catalog import Applied
 from headrace.commands.models import _print_applied
 from headrace.commands.model_files import _print_signatures
 from common.registry.catalog import Model

@@ -11,6 +11,7 @@ from typing import Any
 
 from common.errors import InvalidInput
 from common.registry.catalog import (
+    Applied,
     Change,
     FileEntry,
     HistoryEntry,
@@ -32,7 +33,7 @@ from services.registry.decided import Decided
 from services.registry.definitions import models, streams
 from services.registry.definitions.shares import PUSHED, within_share
 from services.registry.lifecycle import forgetting
-from services.registry.lifecycle.apply import Applied, apply
+from services.registry.lifecycle.apply import apply
 from services.registry.observed import Observed
 from services.registry.rounds import leases, line, rolled_back
 from services.registry.rounds import plans as rounds

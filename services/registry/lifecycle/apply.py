@@ -1,7 +1,6 @@
 """A stream and a model registered together, both or neither; the answer has the changes and their effects."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -10,7 +9,7 @@ from sqlalchemy import Connection
 from common.definition.compare import compare
 from common.definition.model import DEFINITION_FILE, parse_definition
 from common.errors import InvalidInput, NotFound
-from common.registry.catalog import Model, Stream
+from common.registry.catalog import Applied, Model, Stream
 from common.schema import Schema
 from common.strict_yaml import read_yaml
 from services.registry.definitions import models, streams
@@ -21,22 +20,6 @@ from services.registry.versions.compare import differences
 from services.registry.versions.stages import follow_stages
 
 Found = TypeVar("Found")
-
-
-@dataclass(frozen=True)
-class Applied:
-    """`*_change` is created, changed, unchanged, or "" for a part that was not in the request."""
-
-    stream: Stream | None
-    stream_change: str
-    model: Model | None
-    model_change: str
-    changes: Mapping[str, tuple[Any, Any]]
-    """{key of stream.yaml or model.yaml: (before, after)}, None for a missing value."""
-    notes: tuple[str, ...]
-    """The effects, as sentences."""
-    learned: tuple[str, ...] = ()
-    """The weights of the model that are kept, moved, new and dropped."""
 
 
 def apply(

@@ -47,7 +47,6 @@ class MixedModel:
     def __init__(self, reference: tensorflow_engine.TensorFlowEngine, choices: Mapping[str, _Choice]) -> None:
         self._reference = reference
         self._calls = {name: choice.call for name, choice in choices.items() if choice.call is not None}
-        self._engines = {name: choice.engine or TENSORFLOW for name, choice in choices.items()}
         self.signatures = reference.signatures
         self.reasons: Mapping[str, str] = {name: choice.reason for name, choice in choices.items()}
         self.kind = _kind(reference.kind, choices)
@@ -77,10 +76,6 @@ class MixedModel:
 
     def callable_signatures(self) -> tuple[str, ...]:
         return self._reference.callable_signatures()
-
-    def engine_of(self, signature: str) -> str:
-        """By the names that SERVING_ENGINE takes."""
-        return self._engines[signature]
 
     def run(self, signature: str, inputs: Arrays, output_filter: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
         """As TensorFlowEngine.run; TensorFlow answers what the chosen engine refuses."""

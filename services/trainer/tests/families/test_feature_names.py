@@ -29,7 +29,7 @@ def build_model(schema, parameters):
 @pytest.mark.covers("fmt-signatures")
 @pytest.mark.parametrize("family", ["estimator", "module"])
 def test_they_train_and_are_served_under_their_names(tmp_path: Path, family: str) -> None:
-    codec, platform = ExampleCodec(Schema.from_mapping(SCHEMA)), Platform(tmp_path, SCHEMA)
+    codec, platform = ExampleCodec(Schema.from_mapping(SCHEMA)), Platform(tmp_path, SCHEMA, eager=True)
     rows = [dict(zip(NAMES, [1.0 * row, 2.0, 3.0, row % 5] + [4.0] * 11, strict=True)) for row in range(48)]
     platform.append([codec.encode({**row, "late": place % 2}) for place, row in enumerate(rows)])
     numeric = {name: {"type": "numeric"} for name in NAMES}

@@ -8,9 +8,9 @@ import pytest
 from services.trainer.protocol.messages import Done, Stopped
 from services.trainer.rounds.evaluating import Evaluator, Scorer
 from services.trainer.tests.rounds.test_measured_rounds import curves_of
-from services.trainer.tests.support.small_rounds import LINEAR, Platform, definition, events
+from services.trainer.tests.support.small_rounds import LINEAR, MOMENTUM, Platform, definition, events
 
-_TRAINING = {"batch_size": 8, "evaluate_every_steps": 3, "optimizer": {"name": "adam", "use_ema": True}}
+_TRAINING = {"batch_size": 8, "evaluate_every_steps": 3, "optimizer": {**MOMENTUM, "use_ema": True}}
 
 
 class Inline:

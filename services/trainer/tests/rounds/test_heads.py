@@ -60,7 +60,7 @@ def test_two_heads_are_trained_resumed_rebuilt_and_answer_by_name(tmp_path: Path
 
 @pytest.mark.covers("mode-multi-head")
 def test_a_head_of_weight_0_gets_no_gradient_and_heads_come_and_go(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, exports=False).append(events(60))
+    platform = Platform(tmp_path, exports=False, eager=True).append(events(60))
     silent = {**TWO_HEADS, "amount": {"task": "regression", "weight": 0}}
     for heads in ({"late": TWO_HEADS["late"]}, silent, TWO_HEADS):
         files = several(heads, features=WIDE_AND_DEEP)
@@ -175,13 +175,13 @@ def test_an_event_without_a_label_teaches_the_other_heads_only(tmp_path: Path) -
     random = np.random.default_rng(3)
     drawn = [event(random) for _ in range(80)]
     late_only = [{key: value for key, value in one.items() if key != "amount"} for one in drawn[::2]]
-    platform = Platform(tmp_path, {**SCHEMA, "labels": labels}, exports=False)
+    platform = Platform(tmp_path, {**SCHEMA, "labels": labels}, exports=False, eager=True)
     platform.append([serialized(one) for one in [*late_only, *drawn[1::2]]])
     x = {"features": WIDE_AND_DEEP}
     version = platform.learn(several(**x, evaluation={"holdout_fraction": 0.5}), block_examples=100)
     assert (version.events_unusable, version.events_trained + version.events_held_out) == (0, 80)
     assert {"late/auc", "amount/rmse"} <= set(version.metrics["candidate"])
-    alone = Platform(tmp_path / "late", {**SCHEMA, "labels": labels}, exports=False)
+    alone = Platform(tmp_path / "late", {**SCHEMA, "labels": labels}, exports=False, eager=True)
     alone.append([serialized(one) for one in late_only])
     alone.learn(several(**x))
     assert not any(name.startswith("amount") for name in alone.registry.versions[0].metrics["candidate"])

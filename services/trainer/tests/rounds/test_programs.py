@@ -50,7 +50,7 @@ ESTIMATOR: dict[str, Any] = {
     "features": FITTED,
     "calibration": "isotonic",
     "evaluation": {"holdout_fraction": 0.5, "calibration_fraction": 0.5},
-    "training": {"optimizer": {**SGD, "use_ema": True}},
+    "training": {"batch_size": 40, "optimizer": {**SGD, "use_ema": True}},
 }
 OF_ONE_S_OWN: dict[str, Any] = {"estimator": None, "features": None, "parameters": {}, "task": "binary"}
 NETWORK = """
@@ -80,7 +80,7 @@ def model_fn(features, labels, mode, params):
     if mode == ModeKeys.PREDICT:
         return EstimatorSpec(mode, {"logits": logits}, export_outputs={"halves": {"half": logits / 2.0}})
     loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, tf.float32), logits[:, 0]))
-    return EstimatorSpec(mode, {"logits": logits}, loss=loss, optimizer=keras.optimizers.Adam(0.02))
+    return EstimatorSpec(mode, {"logits": logits}, loss=loss, optimizer=keras.optimizers.SGD(0.02, 0.9))
 """
 TOWERS: dict[str, Any] = {
     "estimator": "two_tower",
@@ -98,7 +98,7 @@ DEFINITIONS: Mapping[str, dict[str, Any]] = {
     "a module behind features": {**OF_ONE_S_OWN, "module": "net.py", "calibration": "platt"}
     | {"evaluation": ESTIMATOR["evaluation"], "features": {"z": {**FEATURES["x"], "of": "x"}}}
     | {"net_py": NETWORK.replace('(), name="x"', '(1,), name="z"')},
-    "model_fn": {**OF_ONE_S_OWN, "module": "net.py", "net_py": MODEL_FN} | {"training": {"batch_size": 8}},
+    "model_fn": {**OF_ONE_S_OWN, "module": "net.py", "net_py": MODEL_FN} | {"training": {"batch_size": 40}},
     "two towers": TOWERS,
 }
 
@@ -130,7 +130,7 @@ def train(platform: Platform, sections: Mapping[str, Any], *, parent_version: in
 
 
 def trained(directory: Path, sections: Mapping[str, Any], *, rounds: int) -> Platform:
-    platform = Platform(directory, {**SCHEMA, "labels": []} if sections is TOWERS else SCHEMA)
+    platform = Platform(directory, {**SCHEMA, "labels": []} if sections is TOWERS else SCHEMA, eager=True)
     for number in range(rounds):
         platform.append(drifting_events(120, seed=number))
         train(platform, sections, parent_version=number)
@@ -236,7 +236,7 @@ def test_a_vocabulary_that_outgrows_its_room_has_another_program(tmp_path: Path)
     words = {"type": "vocabulary", "max_words": 9000, "oov": "drop"}
     sections = {**LINEAR, "features": {"code": words}, "training": {"batch_size": 1000}}
     schema = {"features": [{"name": "code", "dtype": "int64"}], "labels": SCHEMA["labels"][:1]}
-    platform = Platform(tmp_path, schema)
+    platform = Platform(tmp_path, schema, eager=True)
     for number, count in enumerate((10, 6000)):
         platform.append([serialized({"code": code, "late": code % 2}) for code in range(count)])
         train(platform, sections, parent_version=number, block_examples=count)
@@ -245,7 +245,7 @@ def test_a_vocabulary_that_outgrows_its_room_has_another_program(tmp_path: Path)
 
 def test_a_program_is_tried_with_two_states_and_loaded_once(tmp_path: Path) -> None:
     """Once it is loaded its graph may be gone, and only then; the comparison is of the state all the same."""
-    platform = Platform(tmp_path / "platform")
+    platform = Platform(tmp_path / "platform", eager=True)
 
     def round_with(number: int) -> Path:
         train(platform.append(drifting_events(80, seed=number)), LINEAR, parent_version=number)
@@ -274,7 +274,7 @@ def test_a_program_is_tried_with_two_states_and_loaded_once(tmp_path: Path) -> N
 
 
 def test_a_round_uploads_a_big_file_beside_the_one_of_its_parent(tmp_path: Path) -> None:
-    platform = Platform(tmp_path)
+    platform = Platform(tmp_path, eager=True)
     features = {
         "tags": {"type": "hashed", "bins": 20_000},
         "vector": {"type": "embedding", "of": "tags", "dimension": 64},

@@ -10,13 +10,13 @@ import pytest
 from common.errors import DataLoss, Unavailable
 from common.eventlog.base import EventLog, Record
 from services.trainer.protocol.messages import Done
-from services.trainer.tests.support.small_rounds import LINEAR, Platform, definition, events
+from services.trainer.tests.support.small_rounds import LINEAR, MOMENTUM, Platform, definition, events
 
 
 @pytest.mark.covers("ckpt-resume", "loop-supervisor")
 def test_a_round_stopped_after_every_block_ends_with_the_same_weights(tmp_path: Path) -> None:
     """With dropout, optimizer slots, zscore statistics and learned vocabularies, over two passes of two blocks."""
-    training = {"batch_size": 8, "passes": 2, "optimizer": {"name": "adam", "learning_rate": 0.01}}
+    training = {"batch_size": 8, "passes": 2, "optimizer": MOMENTUM}
     files = definition(estimator="dnn_classifier", training=training)
     undisturbed, platform = (
         Platform(tmp_path / name, exports=False, eager=True) for name in ("undisturbed", "stopped")

@@ -75,6 +75,8 @@ WIDE_AND_DEEP = {name: FEATURES[name] for name in ("x", "word")}
 
 SGD = {"name": "sgd", "learning_rate": 0.1}
 """The steps of an estimator whose test names no optimizer: Adam's operations are a third of a small round."""
+MOMENTUM = {"name": "sgd", "learning_rate": 0.01, "momentum": 0.9}
+"""With a slot for each weight, of a third of Adam's operations."""
 
 
 def definition(**sections: Any) -> dict[str, bytes]:
@@ -154,6 +156,12 @@ def _built_once(build: Build, imported: UserModule, import_again: Callable[[], U
     return build(imported)
 
 
+def _traced_export(export: Export, output: Path) -> Exported:
+    """The product's, also behind steps that were taken without a graph."""
+    tf.config.run_functions_eagerly(False)
+    return export.write(output)
+
+
 def _no_export(export: Export, output: Path) -> Exported:
     return Exported({}, {"exported": False, "tried": False})
 
@@ -167,7 +175,7 @@ class Platform:
             export is two thirds of a small round, the second build a fifth of a module's.
         kept: of one round for the next, where they are to be of one process.
         eager: takes each step without a graph, which takes as long to trace as ten steps: for tests of what a round
-            reads, keeps and counts, and not of how it computes.
+            reads, keeps, counts and exports, and not of how it computes.
     """
 
     directory: Path
@@ -271,7 +279,8 @@ class Platform:
         registry = self.registry
         registry.log = self.log
         if self.exports:
-            return Surroundings(registry, self.log, fresh_process(), evaluator=evaluator, kept=kept)
+            fresh = fresh_process()
+            return Surroundings(registry, self.log, fresh, evaluator=evaluator, kept=kept, exporter=_traced_export)
         return Surroundings(
             registry, self.log, None, evaluator=evaluator, kept=kept, exporter=_no_export, first_build=_built_once
         )

@@ -90,9 +90,7 @@ class _Sender(threading.Thread):
 
 @pytest.mark.kafka
 @pytest.mark.parametrize(("fault", "first_id"), [("killed", 0), ("paused", 1_000_000)])
-def test_while_kafka_is_away_requests_are_refused_at_once_and_none_is_lost_or_doubled(
-    kafka: KafkaServer, over_kafka: _Ingest, fault: str, first_id: int
-) -> None:
+def test_requests_while_kafka_is_away(kafka: KafkaServer, over_kafka: _Ingest, fault: str, first_id: int) -> None:
     senders = [_Sender(over_kafka, first_id + 100_000 * number) for number in range(2)]
     told_before = len(_told(over_kafka))
     for sender in senders:
@@ -131,7 +129,7 @@ def _told(ingest: _Ingest) -> list[str]:
     return [line for line in ingest.process.log_text().splitlines() if " warning: " in line or " error: " in line]
 
 
-def test_at_twice_what_the_log_takes_memory_stays_within_its_bound_and_callers_are_told(tmp_path: Path) -> None:
+def test_memory_and_answers_at_twice_the_rate_of_the_log(tmp_path: Path) -> None:
     (steer := tmp_path / "steer").mkdir()
     (steer / "bytes_per_second").write_text("1000000")
     ingest = _Ingest(

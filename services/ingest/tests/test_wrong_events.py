@@ -41,7 +41,7 @@ EVENT: dict[str, Any] = {
 
 @each_row("on_invalid", ["reject", "deadletter"])
 @each_row("form", ["json", "ndjson"])
-def test_a_body_with_a_value_of_a_wrong_type_is_refused_in_a_sentence(world: World, on_invalid: str, form: str) -> None:
+def test_bodies_with_a_value_of_a_wrong_type(world: World, on_invalid: str, form: str) -> None:
     world.registry.register("every", SCHEMA)
     app = create_ingest_app(world.intake(), Health())
     whole = {"events": [EVENT | {"photo": None}]} if form == "json" else EVENT

@@ -142,7 +142,7 @@ def test_axe_finds_nothing_and_no_page_is_wider_than_a_phone(site: Site, page: P
     assert {path: faults for path, faults in found.items() if faults} == {}
 
 
-def test_names_of_sixty_letters_make_no_page_wider_than_a_phone(catalog: Catalog, page: Page) -> None:
+def test_the_width_of_pages_with_names_of_sixty_letters(catalog: Catalog, page: Page) -> None:
     stream, model = "s" * 60, "m" * 60
     catalog.register_stream(stream, json.dumps(SCHEMA))
     catalog.register_model(model, stream=stream, files=definition(model, stream), by="b" * 60)

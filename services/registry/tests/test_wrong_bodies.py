@@ -86,7 +86,7 @@ def _refusals(browser: httpx.Client, route: str, bodies: Iterable[tuple[str, obj
 
 
 @each_row("route", BODIES)
-def test_a_body_with_a_value_of_a_wrong_type_is_refused_in_a_sentence(browser: httpx.Client, route: str) -> None:
+def test_bodies_with_a_value_of_a_wrong_type(browser: httpx.Client, route: str) -> None:
     assert 400 in _refusals(browser, route, wrong(BODIES[route], JSON_VALUES, every=2))
 
 
@@ -104,9 +104,7 @@ def test_every_route_that_takes_a_body_is_tried(browser: httpx.Client) -> None:
     assert routes == tried | alike
 
 
-def test_a_push_with_a_figure_of_a_wrong_type_is_refused_or_its_pages_can_be_read(
-    browser: httpx.Client, catalog: Catalog
-) -> None:
+def test_pushes_with_a_figure_of_a_wrong_type_and_their_pages(browser: httpx.Client, catalog: Catalog) -> None:
     route, pushed = "POST /v1/models/m:push", _pushed(catalog, GATE)
     rules = (
         (place, pushed | {"measured": pushed["measured"] | {"gate": gate}})

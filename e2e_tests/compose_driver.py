@@ -188,12 +188,6 @@ class ComposePlatform:
             self._launcher.compose("up", "--detach", "--no-deps", "--scale", f"{service}={count}", service)
         self.wait_until_ready()
 
-    def restart_everything(self) -> None:
-        self._launcher.down(keep_data=True)
-        scales = [f"--scale={service}={count}" for service, count in self._scales.items()]
-        self._launcher.compose("up", "--detach", *scales, *self._services)
-        self.wait_until_ready()
-
     def kill_everything(self) -> None:
         pids = [process.pid for process in self._state().processes if process.pid]
         for pid in pids:

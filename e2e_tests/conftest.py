@@ -3,7 +3,7 @@
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,8 @@ from e2e_tests.local_driver import LocalPlatform
 from e2e_tests.teaching import Pupil
 from headrace import Client, HeadraceError
 
-MakePlatform = Callable[..., Platform]
 MakePupil = Callable[..., Pupil]
-_AT_ONCE = {"TRAINER_SCHEDULING": "normal", "SERVING_IDLE_LOAD_SECONDS": "0"}
+AT_ONCE = {"TRAINER_SCHEDULING": "normal", "SERVING_IDLE_LOAD_SECONDS": "0"}
 """A test waits for rounds and loads beside whatever else runs."""
 
 
@@ -53,7 +52,7 @@ def warm_services(mode: str, request: pytest.FixtureRequest) -> None:
 def start_platform(mode: str, folder: Path, *, replicas: int = 1) -> Platform:
     """Returns when it is ready. Traced is what a test's traceparent asks for, and next to nothing else."""
     os.environ.setdefault("TRACE_SAMPLE", "1e-9")
-    for name, value in _AT_ONCE.items():
+    for name, value in AT_ONCE.items():
         os.environ.setdefault(name, value)
     if mode == "compose":
         return ComposePlatform(folder, replicas=replicas)
@@ -121,14 +120,3 @@ def make_pupil(numbers: Iterator[int]) -> MakePupil:
         return pupil
 
     return make
-
-
-@pytest.fixture
-def make_platform(mode: str, tmp_path: Path) -> Iterator[MakePlatform]:
-    """make_platform(name="a", replicas=2) starts a platform of the test's own; all of them end with the test."""
-    with ExitStack() as stack:
-
-        def make(*, name: str = "platform", replicas: int = 1) -> Platform:
-            return stack.enter_context(closing(start_platform(mode, tmp_path / name, replicas=replicas)))
-
-        yield make

@@ -68,11 +68,9 @@ class Platform(Protocol):
     def close(self) -> None:
         """Stops everything; a platform in containers takes its data along."""
 
-    def restart_everything(self) -> None:
-        """Stops all of it in order and starts it again on the same data; returns when it is ready."""
-
     def kill_everything(self) -> None:
-        """As restart_everything, but by SIGKILL to every process at once, as a power cut would."""
+        """SIGKILL to every process at once, as a power cut would, and a start on the same data; returns when it is
+        ready."""
 
     def wait_until_ready(self, *, timeout_seconds: float = 120.0) -> None:
         """Returns when every process that should run is ready."""

@@ -95,12 +95,6 @@ class LocalPlatform:
     def upgrade(self, service: str) -> None:
         raise Conflict(f"the {service} of a local platform is of one release")
 
-    def restart_everything(self) -> None:
-        offset = self._port_offset()
-        self._launcher.down()
-        self._launcher.up(replicas=self._replicas, trainers=self._trainers, port_offset=offset)
-        self.wait_until_ready()
-
     def kill_everything(self) -> None:
         offset = self._port_offset()
         processes = []

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+import fsspec
 import grpc
 import psutil
 import pytest
@@ -36,6 +37,7 @@ from protos import ingest_pb2, registry_pb2, tfserving_pb2
 from testing.issuer import AUDIENCE, Issuer, issuer
 from testing.processes import family_of
 from testing.rows import each_row
+from testing.s3_server import s3_bucket
 
 pytestmark = [pytest.mark.local_only, pytest.mark.timeout(600, method="signal")]
 
@@ -56,10 +58,12 @@ _SECRET = ("access", "tls")
 
 @dataclass
 class World:
-    """A platform with identity and TLS, a model that is served, and everybody's tokens."""
+    """A platform with identity, TLS and its files in S3, a model that is served, and everybody's tokens."""
 
     launcher: Launcher
     issuer: Issuer
+    files_url: str
+    """Of the registry, in a bucket."""
     tokens: dict[str, str] = field(default_factory=dict)
 
     def url(self, service: str) -> str:
@@ -158,14 +162,15 @@ _JWTS: Mapping[str, Any] = {
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     launcher = Launcher(tmp_path_factory.mktemp("attacked"))
-    with issuer() as made, pytest.MonkeyPatch.context() as environment:
+    with issuer() as made, s3_bucket() as bucket, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("REGISTRY_BLOBS", (files_url := f"{bucket}/registry"))
         environment.setenv("INGEST_MAX_CONNECTIONS_PER_PRINCIPAL", str(_CONNECTIONS))
         environment.setenv("REGISTRY_MAX_CALLS_PER_PRINCIPAL", str(_CALLS))
         environment.setenv("REGISTRY_SOURCE_HOSTS", "kafka.example.org")
         launcher.up(port_offset=None, identity=True, tls=True)
         try:
             launcher.wait_until_ready(timeout_seconds=120)
-            world = World(launcher, made)
+            world = World(launcher, made, files_url)
             with launcher.client() as client:
                 pupil = Pupil(client)
                 pupil.apply(launcher.data_dir / "definition")
@@ -596,6 +601,12 @@ def test_no_token_and_no_key_is_in_a_log_a_command_line_an_answer_a_page_or_what
     assert len(keys) == 6, "of four services, the owner and the authority"
     assert not [name for name, token in world.tokens.items() if token.encode() in told]
     assert not [path for path, line in keys.items() if line in told]
+
+
+@pytest.mark.covers("fs-remote")
+def test_the_version_that_is_served_lies_in_s3(world: World) -> None:
+    s3 = fsspec.filesystem("s3")
+    assert any(s3.size(path) > 1000 for path in s3.find(world.files_url))
 
 
 def test_the_platform_goes_on_as_before(world: World) -> None:

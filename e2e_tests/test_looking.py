@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from e2e_tests.conftest import MakePupil
 from e2e_tests.driver import Platform
 from e2e_tests.points import PROBES, ROUND_EVENTS, points
+from headrace.cli import app
 
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "notebooks" / "history_of_a_model.ipynb"
 pytestmark = [pytest.mark.slow, pytest.mark.local_only, pytest.mark.timeout(600, method="signal")]
@@ -58,8 +60,9 @@ def test_a_models_history_its_data_and_its_time_can_be_seen(
     ask(f"{platform.addresses.serving[0]}{path}", {"instances": PROBES}, request_id="asked")
 
     def run(*arguments: str) -> str:
-        command = [sys.executable, "-m", "headrace", "--data", str(platform.data_dir), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+        done = CliRunner().invoke(app, ["--data", str(platform.data_dir), *arguments], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout
 
     traced = json.loads(run("--json", "profile", pupil.model, "--view", "op"))
     assert (traced["version"], traced["steps"]) == (2, 2)
@@ -74,7 +77,17 @@ def test_a_models_history_its_data_and_its_time_can_be_seen(
     (batch,) = spans_named("batch in the runner", run("--json", "trace", "asked"))
     assert (batch["attributes"]["headrace.version"], batch["attributes"]["headrace.batch_rows"]) == (2, len(PROBES))
     assert "wait in the queue" in run("trace", "asked")
-    assert "candidate/" in run("tensorboard", pupil.model, "--inspect")
+    board = [
+        sys.executable,
+        "-m",
+        "headrace",
+        "--data",
+        str(platform.data_dir),
+        "tensorboard",
+        pupil.model,
+        "--inspect",
+    ]
+    assert "candidate/" in subprocess.run(board, capture_output=True, text=True, timeout=120, check=True).stdout
     monkeypatch.setenv("HEADRACE_DATA", str(platform.data_dir))
     monkeypatch.setenv("MODEL", pupil.model)
     names = executed(NOTEBOOK)

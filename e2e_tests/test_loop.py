@@ -1,17 +1,14 @@
 """The whole loop through its doors: events in, versions out, judged, served, and kept."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import fsspec
 import pytest
 
-from e2e_tests.conftest import MakePlatform, MakePupil
+from e2e_tests.conftest import MakePupil
 from e2e_tests.driver import Platform
 from e2e_tests.points import ROUND_EVENTS
 from e2e_tests.teaching import Pupil
 from e2e_tests.waiting import until
-from testing.s3_server import s3_bucket
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="signal")]
 
@@ -60,21 +57,14 @@ def test_only_better_versions_go_live_and_a_bad_stretch_is_judged_again_with_wha
         )
 
 
-@pytest.mark.parametrize(
-    "how",
-    # Each service ends and starts in its container as its release changes: test_operating.py.
-    [pytest.param("restart_everything", marks=pytest.mark.local_only), "kill_everything"],
-)
-def test_everything_is_still_there_after_a_restart_of_everything(
-    platform: Platform, make_pupil: MakePupil, tmp_path: Path, how: str
-) -> None:
+def test_everything_is_still_there_after_a_power_cut(platform: Platform, make_pupil: MakePupil, tmp_path: Path) -> None:
     with platform.client() as client:
         pupil = make_pupil(client, tmp_path / "points", versions=1)
         pupil.teach(seed=9, count=300)
         before = _kept(pupil)
         position = client.stream_state(pupil.stream)["end"]
         answers = pupil.probabilities()
-    getattr(platform, how)()
+    platform.kill_everything()
     with platform.client() as client:
         pupil = pupil.seen_by(client)
         assert _kept(pupil) == before
@@ -91,30 +81,3 @@ def test_everything_is_still_there_after_a_restart_of_everything(
 def _kept(pupil: Pupil) -> tuple[object, ...]:
     client, model = pupil.client, pupil.model
     return client.versions(model), client.aliases(model), client.streams(), client.alias_history(model)
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Where a platform of the test's own keeps its files."""
-    with s3_bucket() as url:
-        monkeypatch.setenv("REGISTRY_BLOBS", f"{url}/registry")
-        yield
-        s3 = fsspec.filesystem("s3")
-        assert any(s3.size(path) > 1000 for path in s3.find(f"{url}/registry"))
-
-
-@pytest.mark.local_only
-@pytest.mark.covers("fs-remote")
-def test_two_platforms_on_one_machine_do_not_meet_and_one_trains_and_serves_from_s3(
-    platform: Platform, make_platform: MakePlatform, tmp_path: Path, bucket: None
-) -> None:
-    second = make_platform(name="second")
-    with second.client() as other, platform.client() as one:
-        pupil = Pupil(other, "apart", "apart")
-        pupil.apply(tmp_path / "points")
-        pupil.learn_version(1)
-        above, below = pupil.probabilities()
-        assert above > 0.5 > below
-        assert [stream.name for stream in other.streams()] == ["apart"]
-        assert "apart" not in [stream.name for stream in one.streams()]
-        assert platform.grpc_port("ingest") != second.grpc_port("ingest")

@@ -47,6 +47,7 @@ def test_no_prediction_fails_while_versions_change_under_two_replicas_of_which_o
         platform.scale("serving", 1)
 
 
+@pytest.mark.compose_only
 def test_serving_is_scaled_up_and_down_under_load_without_a_failed_prediction(
     platform: Platform, make_pupil: MakePupil, tmp_path: Path
 ) -> None:

@@ -17,12 +17,10 @@ from services.trainer.families.trees.model import BOOSTER
 from testing.rows import each_row
 
 
-@pytest.mark.covers("est-boosted-trees", "ex-classic", "est-canned-nn")
+@pytest.mark.covers("est-boosted-trees", "ex-classic")
 @pytest.mark.usefixtures("warm_python")
-def test_trees_and_the_wide_and_deep_network_learn_the_same_flights() -> None:
-    found = compare.results(["flights", "flights_trees"], 4000, whole=True)
-    trees, network = found["flights_trees"], found["flights"]
-    assert (trees["trained"], trees["held_out"]) == (network["trained"], network["held_out"])
+def test_trees_learn_flights() -> None:
+    trees = compare.results(["flights_trees"], 4000, whole=True)["flights_trees"]
     assert trees["metrics"]["auc"] > 0.6
     assert {"probability", "logits"} == set(trees["answers"][0])
 

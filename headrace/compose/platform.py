@@ -179,17 +179,15 @@ class ComposeLauncher:
                 self._token = read_token(Path(folder) / "token")
         return self._token
 
-    def down(self, *, keep_data: bool | None = None) -> None:
-        """Stops and removes the containers; by default the data stays unless this is a temporary platform.
+    def down(self) -> None:
+        """Stops and removes the containers; the data stays unless this is a temporary platform.
 
         Raises:
             NotFound: there is no such project. Unavailable: it failed; says why.
         """
-        keep_data = not self._is_temporary if keep_data is None else keep_data
+        end = ("--timeout", _FORGET_SECONDS, "--volumes") if self._is_temporary else ("--timeout", _STOP_SECONDS)
         with self._without_leftovers():
-            self.compose(
-                "down", *(("--timeout", _STOP_SECONDS) if keep_data else ("--timeout", _FORGET_SECONDS, "--volumes"))
-            )
+            self.compose("down", *end)
 
     def close(self) -> None:
         """Stops what this launcher has started, if it is still there."""

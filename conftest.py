@@ -46,7 +46,9 @@ _TOGETHER = {
         f"e2e_tests/test_{file}.py" for file in ("loop", "rollout", "forgetting", "looking", "foreign_pages")
     ),
     "another platform": tuple(
-        f"e2e_tests/test_{file}.py" for file in ("operating", "command_line", "every_command", "observe", "dashboard", "fuzz")
+        f"e2e_tests/test_{file}.py" for file in (
+            "operating", "command_line", "every_command", "observe", "dashboard", "fuzz",
+        )
     ),
     "hdfs_url": ("common/tests/test_storage.py", "services/registry/tests/test_blobs_elsewhere.py"),
     "contract": tuple(f"services/serving/tests/doors/test_contract_{door}.py" for door in ("grpc", "rest")),

@@ -48,6 +48,7 @@ def _hear_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.mark.covers("est-canned-nn")
 def test_every_event_and_every_prediction_is_accounted_for(mode: str, folder: Path) -> None:
     with _start(mode, folder, "--events", "7500") as demo:
         output, errors = demo.communicate(timeout=600)

@@ -37,11 +37,11 @@ from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import TrainingSet
 from services.trainer.learn import adapters
 from services.trainer.learn.training import Training
+from services.trainer.rounds.teamwork import LocalWorkers, join_cluster
 from services.trainer.shards.cluster_spec import ClusterSpec, on_this_machine
 from services.trainer.shards.cut import owned_shards, parts_of, whole
 from services.trainer.shards.shared_memory import SharedMemory
 from services.trainer.shards.team import Team
-from services.trainer.shards.workers import LocalWorkers, join_cluster
 
 _SHARDS, _BATCHES, _REPEATS = 4, 4, 5
 _SPEED_TARGET, _EXCHANGE_TARGET = 1.6, 0.1

@@ -3,7 +3,7 @@
 A round that begins with a kept program must end as with a new program. So all that a program holds is given
 to it anew (program.py); where rows of an estimator's tables mean something else, it takes the initial values of a model
 that is built for the round. Where neither can be, it is built and traced anew: a table that has outgrown its room, a
-parent of another definition, Python values of a module that a round has changed (families/python_state.py).
+parent of another definition, Python values of a module that a round has changed (families/hidden_state.py).
 """
 
 from dataclasses import dataclass, replace
@@ -11,8 +11,7 @@ from typing import Any
 
 from common.facts import present
 from common.registry.catalog import RoundPlan
-from services.trainer.families.hidden_state import generators
-from services.trainer.families.python_state import difference, values_of
+from services.trainer.families.hidden_state import difference, generators, values_of
 from services.trainer.features.statistics import Statistics
 from services.trainer.learn import adapters
 from services.trainer.learn.checkpoint import Checkpoint

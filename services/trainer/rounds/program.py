@@ -3,17 +3,20 @@
 Nothing in it is of one round: `begin` gives it a round's statistics, seed and weights.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
+import tensorflow as tf
 
 from common.definition import identity
 from common.definition.identity import VariableMeaning
 from common.registry.catalog import Round
-from services.trainer.families.parameter_bound import at_most
 from services.trainer.families.port import Arrays, Columns, Model, Trainable
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.families.user_module import UserModule
@@ -27,6 +30,7 @@ from services.trainer.rounds.inputs import Parent, RoundInputs, fetch_definition
 from services.trainer.rounds.outside import RoundRegistry
 from services.trainer.shards.team import Team
 
+_FLOAT_BYTES = 4
 _FEATURES = ".bottleneck"
 """Below the cache, beside the models, none of which may have this name."""
 OTHER_ROWS = "its parent's variables are others, or their rows mean something else"
@@ -219,3 +223,54 @@ def captured(training: Trainable, statistics: Statistics, begun: Begun, round_: 
     }
     about = identity.statistics_of(training.model.definition)
     return Checkpoint(arrays, state, identity.to_mapping(begun.meaning, about))
+
+
+@contextmanager
+def at_most(most: int) -> Iterator[None]:
+    """The variables of what is built inside have at most `most` parameters together.
+
+    The weights of a layer are refused before they are made; of a variable that no layer makes the size is known when it
+    is there. While it lasts, Keras's Layer.add_weight is this one, for the whole process. Raises DefinitionFailedError:
+    it asks for more. Also where the definition's code caught that."""
+    refused: list[DefinitionFailedError] = []
+    total = 0
+
+    def check(count: int, name: object) -> None:
+        if total + count <= most:
+            return
+        gigabytes = (total + count) * _FLOAT_BYTES / 1e9
+        sentence = (
+            f"the model would have {total + count:,} parameters or more ({gigabytes:,.1f} GB, "
+            f"{name or 'the last variable'} alone {count:,}), at most {most:,} are taken (TRAINER_MAX_PARAMETERS)"
+        )
+        refused.append(DefinitionFailedError(sentence))
+        raise refused[0]
+
+    def create(make: Any, **given: Any) -> Any:
+        nonlocal total
+        made = make(**given)
+        count = made.shape.num_elements() or 0
+        check(count, given.get("name"))
+        total += count
+        return made
+
+    add_weight = keras.layers.Layer.add_weight
+
+    def add_checked(layer: keras.layers.Layer, shape: Any = None, *rest: Any, **named: Any) -> Any:
+        sizes = (shape,) if isinstance(shape, int) else tuple(shape or ())
+        if all(isinstance(size, int) for size in sizes):
+            check(math.prod(sizes), f"{layer.name}/{named.get('name') or 'variable'}")
+        return add_weight(layer, shape, *rest, **named)
+
+    try:
+        keras.layers.Layer.add_weight = add_checked
+        with tf.variable_creator_scope(create):
+            yield
+    except Exception as error:  # Keras and the definition's code wrap what is raised below them
+        if not refused:
+            raise
+        raise refused[0] from error
+    finally:
+        keras.layers.Layer.add_weight = add_weight
+    if refused:
+        raise refused[0]

@@ -5,10 +5,13 @@ import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from common.definition.model import Definition
@@ -18,14 +21,16 @@ from common.registry.catalog import NEWEST_EVENT_TIME, FileEntry, RoundPlan, Ver
 from common.statistics.examples import as_row
 from services.trainer.data.dataset import Reading
 from services.trainer.export import state
-from services.trainer.export.formats import write_formats
+from services.trainer.export.formats import FormatRows, write_formats
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families import own_operations
-from services.trainer.families.port import Model, Trainable
+from services.trainer.families.port import Model, Outputs, Trainable
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.families.user_module import package_folder
+from services.trainer.features.parsing import parse
 from services.trainer.learn import adapters, checkpoint, gradient_check, pruning, weights_files
 from services.trainer.learn.checkpoint import Checkpoint
+from services.trainer.learn.metrics.collected import Labels, Slices, measured_heads
 from services.trainer.learn.warm_start import source_of_version
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.calls import OUTPUT
@@ -34,7 +39,6 @@ from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.curve import LossCurve
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.exporting import Export, Exporter
-from services.trainer.rounds.format_rows import rows_of
 from services.trainer.rounds.inputs import DEFINITIONS
 from services.trainer.rounds.measuring import Measured, SetAside
 from services.trainer.rounds.pace import RoundPace
@@ -42,6 +46,8 @@ from services.trainer.rounds.unusable import Unusable
 from services.trainer.summaries import debugger, drawings, graphs, profile, projector
 from services.trainer.summaries import events as tensorboard_events
 
+_MOST_ROWS = 1000
+_SMALLEST = 1e-12
 logger = logging.getLogger(__name__)
 _SAMPLES, _MOST_VALUE = 5, 100
 
@@ -306,3 +312,54 @@ def _row(example: bytes) -> list[tuple[str, Any]]:
         return list(as_row(example).items())[:_MOST_VALUE]
     except DecodeError:  # a record of a topic of another form
         return []
+
+
+def rows_of(model: Model, data: RoundData, sample: list[bytes]) -> FormatRows:
+    """Held-out rows of the first block that has some; the sample, unmeasured, where no block has any."""
+    features = model.signatures()["serving_default"].inputs
+    names = [feature.name for feature in features]
+    for block in data.prepared(model):
+        if not block.held_out.count:
+            continue
+        raw = block.held_out_raw
+        if any(
+            feature.is_decoded for feature in features
+        ):  # a signature takes the bytes, not what a block made of them
+            rows = {int(row): "" for row in block.held_out_rows[:_MOST_ROWS]}
+            raw = parse([example for example, _ in data.serialized({block.index: rows})], model.schema.columns).raw
+        inputs = {name: raw[name].numpy()[:_MOST_ROWS] for name in names}
+        labels, weights = (
+            {name: values.numpy()[:_MOST_ROWS] for name, values in by_head.items()}
+            for by_head in (block.held_out.labels, block.held_out.weights)
+        )
+        return FormatRows(inputs, True, partial(_measured, model, labels, weights))
+    learned = parse(sample, model.schema.columns).raw
+    return FormatRows({name: learned[name].numpy() for name in names}, False, lambda _: None)
+
+
+def _measured(
+    model: Model, labels: Labels, weights: Outputs, outputs: Mapping[str, NDArray[Any]]
+) -> tuple[str, float] | None:
+    """The gate's metric, else the first that the first head has."""
+    are_named = len(model.heads) > 1
+    given = dict[str, NDArray[np.float32]]()
+    for head in model.heads:
+        found = _network_outputs(outputs, f"{head.name}/" if are_named else "")
+        if found is None or len(found) != len(labels[head.name]):
+            return None
+        given[head.name] = found.astype(np.float32)
+    heads = measured_heads(model.heads, model.definition.evaluation.metrics)
+    part = Slices(heads, model.user_metrics, are_named=are_named)
+    part.add(labels, given, weights)
+    metrics = part.metrics()
+    name = model.definition.gate.shown_metric
+    name = name if name in metrics else next(iter(metrics), "")
+    return (name, float(metrics[name])) if name else None
+
+
+def _network_outputs(outputs: Mapping[str, NDArray[Any]], prefix: str) -> NDArray[Any] | None:
+    """What the network gave, from what a head serves (families/heads.py)."""
+    served = {name.removeprefix(prefix): output for name, output in outputs.items() if name.startswith(prefix)}
+    if "probabilities" in served and "logits" not in served:
+        return np.log(np.maximum(served["probabilities"], _SMALLEST))
+    return next((served[name] for name in ("logits", "log_rate", "quantiles", "prediction") if name in served), None)

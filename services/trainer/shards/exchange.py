@@ -169,7 +169,7 @@ class Connected:
 
 
 class Collectives:
-    """TensorFlow's operations, over the cluster that is up (workers.py), one after the other.
+    """TensorFlow's operations, over the cluster that is up (rounds/teamwork.py), one after the other.
 
     TensorFlow keeps the shape that an instance had the first time, so what has another size is another instance.
     """

@@ -17,7 +17,7 @@ from services.trainer.export.arrays import Arrays
 from services.trainer.export.converting import make
 from services.trainer.export.formats import FormatRows, write_formats
 from services.trainer.families.reasons import DefinitionFailedError
-from services.trainer.rounds.format_rows import rows_of
+from services.trainer.rounds.publishing import rows_of
 from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition, events
 
 pytestmark = pytest.mark.usefixtures("warm_python")

@@ -33,11 +33,11 @@ from services.trainer.families.user_module import load_module
 from services.trainer.features.parsing import Raw
 from services.trainer.learn import adapters
 from services.trainer.learn.training import Training
+from services.trainer.rounds.teamwork import LOST_SECONDS, LocalWorkers, join_cluster
 from services.trainer.shards.cluster_spec import ClusterSpec, on_this_machine
 from services.trainer.shards.exchange import Combine, Connected
 from services.trainer.shards.shared_memory import SharedMemory
 from services.trainer.shards.team import Team, WorkerLostError, use_devices
-from services.trainer.shards.workers import LOST_SECONDS, LocalWorkers, join_cluster
 from testing.waiting import wait_until
 
 _EXAMPLES = 403

@@ -60,6 +60,14 @@ def test_a_short_message_is_told_whole() -> None:
 def test_json_that_nests_without_end_is_refused() -> None:
     with pytest.raises(InvalidInput, match="state_json is not JSON"):
         json_map("state_json", "[" * 100_000)
+    with pytest.raises(InvalidInput, match="state_json is not JSON: recursion limit"):
+        json_map("state_json", '{"a":' * 300 + "1" + "}" * 300)
+    with pytest.raises(InvalidInput, match="state_json has half a surrogate pair at a"):
+        json_map("state_json", '{"a": "\\ud800"}')
+    assert (
+        json_map("state_json", '{"a": [1e-300, NaN, 123456789012345678901234567890]}')["a"][2]
+        == 123456789012345678901234567890
+    )
 
 
 def test_bytes_that_are_no_message_are_the_callers_fault() -> None:

@@ -141,7 +141,7 @@ def _check_ways(
 def _loaded(session: Session, target: Any, round_id: str, *, trust_code: bool) -> Any:
     client = session.client(timeout_seconds=60.0)
     if round_id:
-        return client.loaded_point(target.model, round_id)
+        return client.loaded_point(target.model, round_id, trust_code=trust_code)
     number = target.version or client.model(target.model).aliases.get(target.label or PRODUCTION, 0)
     if target.label and not number:
         raise NotFound(f"model {target.model} has no alias {target.label}")

@@ -73,8 +73,10 @@ def _refuses_code(client: Client, registry: RegistryProcess) -> None:
     registry.client.put_resume_point(lease, state={}, files=())
     with pytest.raises(InvalidInput, match=r"code of its authors \(model.py\)"):
         client.loaded_point("own", planned.round_id)
+    session = _AtRegistry(Path(), as_json=True)
+    object.__setattr__(session, "url", registry.url)
     with pytest.raises(InvalidInput, match=r"cannot be exported: .*it ran"):
-        client.loaded_point("own", planned.round_id, trust_code=True)
+        predict(session, "own", "[[1.0]]", here=True, round_id=planned.round_id, trust_code=True)
 
 
 @pytest.mark.covers("est-predict")

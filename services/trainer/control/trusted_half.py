@@ -47,6 +47,8 @@ MOST_CALLS = 64
 """Answered at once."""
 _MOST_BYTES = 64 * 1024 * 1024
 """Of the calls that are being answered, together."""
+_MOST_FACTS_BYTES = 4 * 1024 * 1024
+"""Of a version, with the names of 10,000 files: the registry reads them for each list of versions."""
 _KNOWN_DEFINITIONS = 256
 OpenRegistry = Callable[[str], RegistryClient]
 """By the traceparent of the calls; "" where they are not traced."""
@@ -259,6 +261,8 @@ class TrustedHalf:
 
     def _register_version(self, body: bytes) -> bytes:
         """Raises as RegistryClient.register_version, and Unavailable: it cannot be signed now."""
+        if len(body) > _MOST_FACTS_BYTES:
+            raise InvalidInput(f"a version's facts have {len(body)} bytes, at most {_MOST_FACTS_BYTES} are kept")
         draft = wire.draft_from_wire(pb.Version.FromString(body))
         with self._turn:
             self._check_open()

@@ -173,8 +173,8 @@ class Waits:
 Message = Progress | Waits | Done | Failed | Stopped | Shrunk | Helped | Rebuilt | Figures | Raised
 Report = Callable[[Message], None]
 """Hands a message to control."""
-_MOST_PROGRESS_BYTES = 256 * 1024
-"""It goes to the registry with each renewal of the lease."""
+_MOST_KEPT_BYTES = 256 * 1024
+"""Of what the registry keeps with a round, some of it anew with each renewal of the lease."""
 
 
 @cache
@@ -198,7 +198,7 @@ def decode_message(line: bytes) -> Message:
     try:
         fields = from_json(line)
         kind = fields.pop("kind_of_message")
-        if kind == "progress" and len(line) > _MOST_PROGRESS_BYTES:
+        if kind in ("progress", "failed", "raised") and len(line) > _MOST_KEPT_BYTES:
             raise ValueError("too long")
         return _readers()[kind].validate_python(fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -255,6 +255,13 @@ def test_files_and_gate_of_a_version_are_those_that_control_has_seen(ground: Gro
     assert (version.version, ground.half.version) == (7, version)
 
 
+def test_facts_of_a_version_have_a_bound(ground: Ground) -> None:
+    ground.outside.upload(ground.output)
+    with pytest.raises(InvalidInput, match="facts have"):
+        ground.outside.register_version(draft(environment={"notes": "x" * (5 << 20)}))
+    assert ground.registry.done[-1][0] == "upload"
+
+
 _OWN = "{rules: [{metric: auc, max_regression: 0.1}, {metric: own, direction: higher, min_value: 0.5}], max_skew: 0.1}"
 _BESIDE = {"max_skew": "no other process measures it"}
 _OF_CODE = {"own": "the definition's own code measures it"}

@@ -15,7 +15,6 @@ import pytest
 import docker
 from e2e_tests.conftest import AT_ONCE
 from e2e_tests.waiting import until
-from headrace.local.launcher import Launcher
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="signal")]
 REPOSITORY = Path(__file__).parents[1]
@@ -67,25 +66,15 @@ def test_every_event_and_every_prediction_is_accounted_for(mode: str, folder: Pa
     assert not _of_this_demo(folder)
 
 
-@pytest.mark.covers("ex-mnist")
-def test_digits_are_learned_until_ctrl_c_which_leaves_nothing_behind(mode: str, folder: Path) -> None:
+def test_ctrl_c_leaves_nothing_behind(mode: str, folder: Path) -> None:
     with _start(mode, folder, "--example", "digits") as demo:
         wanted = 7 if mode == "local" else 8  # containers, and who replays or asks
         until(lambda: len(_of_this_demo(folder)) >= wanted, "the platform and the replay run", timeout_seconds=180)
-        if mode == "local":
-            until(lambda: _knows_digits(folder), "a version that knows digits is live", timeout_seconds=300)
         demo.send_signal(signal.SIGINT)
         _, errors = demo.communicate(timeout=180)
     assert demo.returncode == 130
     assert "Traceback" not in errors
     assert not _of_this_demo(folder)
-
-
-def _knows_digits(folder: Path) -> bool:
-    """Whether production is right four times of five on what it has not learned."""
-    with Launcher(folder / "build" / "demo" / "platform").client() as client:
-        live = client.aliases("digits").get("production")
-        return live is not None and client.version("digits", live).metrics["candidate"]["accuracy"] > 0.8
 
 
 def _of_this_demo(folder: Path) -> list[object]:

@@ -39,6 +39,13 @@ def test_flight_numbers_with_rows_of_their_own_lead_to_more_destinations_than_as
     assert own.answer(events[:1])["items"].shape == (1, 5)
 
 
+@pytest.mark.covers("ex-mnist")
+def test_a_convolutional_network_learns_digits(tmp_path: Path) -> None:
+    example = Example("digits", tmp_path)
+    learned = example.learn(example.events(1250), {"training": {"passes": 4}})
+    assert learned.metrics["accuracy"] > 0.7
+
+
 @pytest.mark.covers("est-model-fn", "ex-mnist")
 def test_a_model_fn_learns_digits(tmp_path: Path) -> None:
     example = Example("digits_model_fn", tmp_path)

@@ -18,7 +18,8 @@ _TEST_SUPPORT = (
 _SERVING = ("services.serving.runner.process",)
 _OTHERS = (
     "services.trainer.export.converting", "services.trainer.export.fresh_process",
-    "services.trainer.export.session_script", "services.trainer.summaries.transformed",
+    "services.trainer.export.session_script", "services.trainer.rounds.point_export",
+    "services.trainer.summaries.transformed",
     "services.trainer.summaries.board_door", "services.trainer.tests.support.sharded_training", "tensorboard.main",
 )  # fmt: skip
 _FRONTS = (

@@ -81,8 +81,8 @@ def not_confined() -> list[str]:
             and not has_own_user(),
             "system calls and sockets: there is no seccomp filter for this machine": not seccomp.is_there(),
             "processes that a round leaves behind: the kernel lists no children": not survivors.can_be_found(),
-            "the number of processes, and modes of the trainer's own files: the trainer does not run as root, so a "
-            "round has no separate user": not has_own_user(),
+            "the number of processes, modes of the trainer's own files, and its priority: the trainer does not run as "
+            "root, so a round has no separate user": not has_own_user(),
         }.items()
         if is_so
     ]

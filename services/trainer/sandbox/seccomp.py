@@ -36,6 +36,8 @@ _MEMFD: Mapping[str, tuple[int, ...]] = {"x86_64": (319, 447), "aarch64": (279, 
 """memfd_create, memfd_secret."""
 _MAP_TYPE_AND_ANONYMOUS, _SHARED_ANONYMOUS = 0x2F, 0x21
 _CLONE: Mapping[str, int] = {"x86_64": 56, "aarch64": 220}
+_PRLIMIT: Mapping[str, int] = {"x86_64": 302, "aarch64": 261}
+"""A process sets its own limits as number 0; those of others are the trainer's, where it is of the same user."""
 _CLONE3 = 435
 """Its flags lie in memory, where no filter sees them: glibc goes on with clone when it hears ENOSYS."""
 _DENIED_EVERYWHERE = {
@@ -145,6 +147,9 @@ def _program(machine: str, memory: list[bytes], allow_tcp: bool, allow_udp: bool
     of_clone = [
         _step(_LOAD, _FIRST_ARGUMENT), *_if(_IF_ANY_BIT, _NAMESPACES, [_errno(errno.EPERM)]), _step(_RETURN, _ALLOW)
     ]  # fmt: skip
+    of_prlimit = [
+        _step(_LOAD, _FIRST_ARGUMENT), *_unless(_IF_EQUAL, [0], _errno(errno.EPERM)), _step(_RETURN, _ALLOW)
+    ]  # fmt: skip
     steps = [
         _step(_LOAD, _ARCHITECTURE), *_unless(_IF_EQUAL, [_AUDIT_ARCH[machine]], _step(_RETURN, _KILL_PROCESS)),
         _step(_LOAD, _NUMBER), *_if(_IF_AT_LEAST, _X32_BIT, [_errno(errno.ENOSYS)]),
@@ -153,6 +158,7 @@ def _program(machine: str, memory: list[bytes], allow_tcp: bool, allow_udp: bool
         *memory,
         *(_if(_IF_EQUAL, _CONNECT[machine], [no_socket]) if allow_gpu and not allow_tcp else []),
         *_if(_IF_EQUAL, _CLONE[machine], of_clone),
+        *_if(_IF_EQUAL, _PRLIMIT[machine], of_prlimit),
         *_if(_IF_EQUAL, _SOCKET_CALL[machine], of_sockets),
         *_if(_IF_EQUAL, _SOCKETPAIR_CALL[machine], of_pairs),
         _step(_RETURN, _ALLOW),

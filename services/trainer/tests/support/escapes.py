@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -265,6 +266,9 @@ ATTEMPTS: Mapping[str, Callable[[Ground], object]] = {
     "read_the_memory_of_the_process_above": lambda ground: os.close(os.open(f"/proc/{os.getppid()}/mem", os.O_RDONLY)),
     "slow_the_process_above_down":
         lambda ground: os.setpriority(os.PRIO_PROCESS, os.getppid(), os.getpriority(os.PRIO_PROCESS, os.getppid())),
+    "limit_the_process_above": lambda ground: resource.prlimit(
+        os.getppid(), resource.RLIMIT_NOFILE, resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE)
+    ),
     "become_root": lambda ground: os.setuid(0),
     "leave_by_another_root": lambda ground: os.chroot("/"),
     "connect_to_a_service_of_the_machine":

@@ -32,7 +32,6 @@ _WITHOUT_TENSORFLOW = {
 }
 _SERVICES = ("services.registry", "services.trainer", "services.ingest")
 _IMPORTS = {
-    "headrace": ("headrace.cli",),
     **_WITHOUT_TENSORFLOW,
     **dict.fromkeys(
         _SERVICES, (*(f"{name}.__main__" for name in _SERVICES), "psycopg", "s3fs", "testing.forked", "testing.frozen")

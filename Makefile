@@ -145,4 +145,4 @@ kubernetes: $(INSTALLED)  ## the Helm chart on a Kubernetes node that this build
 
 # One worker: scenarios have platforms beside the shared one, and two workers had 29 containers on two cores.
 test-containers: $(INSTALLED)  ## the end-to-end scenarios on the platform in containers; needs the images and root (runs in CI)
-	$(BIN)/pytest e2e_tests --mode=compose
+	$(BIN)/pytest e2e_tests --mode=compose --workers $(or $(JOBS),2)

@@ -65,8 +65,8 @@ def compiled_of(
     optimizers = _optimizers(network)
     if optimizers and optimizer != Optimizer():
         raise DefinitionFailedError(
-            f"{path}: the model compiles the optimizer {optimizers[0].name} and model.yaml names {optimizer.name}; "
-            f"say it in one of them"
+            f"{path}: the model compiles the optimizer {type(optimizers[0]).__name__} (RMSprop where compile() names "
+            f"none) and model.yaml names {optimizer.name}; say it in one of them"
         )
     loss = getattr(network, "loss", None) if network.compiled else None
     has_loss = loss is not None or computes_loss

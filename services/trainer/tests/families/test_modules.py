@@ -290,7 +290,7 @@ def test_what_is_served_are_the_averages_and_what_goes_on_are_the_weights(tmp_pa
 @pytest.mark.parametrize(
     ("source", "sections", "reason"),
     [
-        (COMPILED, {"training": {"optimizer": {"name": "sgd"}}}, "say it in one of them"),
+        (COMPILED, {"training": {"optimizer": {"name": "sgd"}}}, "compile() names none) and model.yaml names sgd"),
         (COMPILED + "\ndef loss(labels, outputs):\n    return outputs", {}, "keep one"),
         (TWO_STEPS, {"class_weights": {1: 5}}, "(loss, weight, class_weights, positive_weight or label_smoothing)"),
         (COMPILED.replace("from_logits=True", ""), {}, "takes probabilities, the outputs are logits"),

@@ -19,7 +19,7 @@ from services.trainer.learn.training import Training
 from services.trainer.protocol.messages import Done, Rebuilt, Stopped
 from services.trainer.rounds.kept import Kept
 from services.trainer.rounds.process import rebuild
-from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, events
+from services.trainer.tests.support.small_rounds import MOMENTUM, SCHEMA, Platform, definition, events
 
 HEAD = "import keras\nimport numpy as np\nimport pathlib\nimport tensorflow as tf\n"
 PREPROCESSING = """
@@ -79,7 +79,7 @@ def build_model(schema, parameters):
 TWO_STEPS = SUBCLASSED.replace(
     "return Net()",
     "net = Net()\n    net.first, net.second = "
-    "keras.optimizers.Adam(0.01), keras.optimizers.RMSprop(0.01)\n    return net",
+    "(keras.optimizers.SGD(0.01, 0.9, name=name) for name in ('first', 'second'))\n    return net",
 ).replace(
     "def build_model",
     """    def train_step(self, data):
@@ -101,7 +101,7 @@ def build_model(schema, parameters):
     model = keras.Model(*small())
     rate = keras.optimizers.schedules.PiecewiseConstantDecay([4], [0.05, 0.01])
     model.compile(
-        keras.optimizers.Adam(rate, use_ema=True, ema_momentum=0.5, global_clipnorm=0.5),
+        keras.optimizers.SGD(rate, use_ema=True, ema_momentum=0.5, global_clipnorm=0.5),
         loss=keras.losses.BinaryFocalCrossentropy(from_logits=True),
         metrics=[keras.metrics.BinaryIoU(target_class_ids=[1], threshold=0.0, name="iou")],
         **{"weighted_metrics": [keras.metrics.BinaryAccuracy(threshold=0.0, name="right")]},
@@ -130,6 +130,7 @@ FITTED_FEATURES = {
 
 
 def module(source: str, **sections: Any) -> dict[str, bytes]:
+    """A definition's files; the steps are MOMENTUM's where neither the source nor `training` says an optimizer."""
     defaults: dict[str, Any] = {
         "estimator": None,
         "features": None,
@@ -137,8 +138,10 @@ def module(source: str, **sections: Any) -> dict[str, bytes]:
         "module": "net.py",
         "task": "binary",
     }
-    training = {"batch_size": 8, "passes": 2}
-    return definition(**{**defaults, "training": training, **sections}, net_py=HEAD + source)
+    training = sections.get("training", {"batch_size": 8, "passes": 2})
+    if not any(word in source for word in ("optimizer", "compile(", "model_fn", "train_step")):
+        training = training if "optimizers" in training else {"optimizer": MOMENTUM, **training}
+    return definition(**{**defaults, **sections, "training": training}, net_py=HEAD + source)
 
 
 def trained_twice(
@@ -233,7 +236,7 @@ def model_fn(features, labels, mode, params):
     if mode == "infer":
         return {"predictions": {"logits": logits}}
     losses = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, tf.float32), logits[:, 0])
-    return {"loss": tf.reduce_mean(losses), "optimizer": keras.optimizers.Adam(0.01)}
+    return {"loss": tf.reduce_mean(losses), "optimizer": keras.optimizers.SGD(0.01)}
 """
     platform = Platform(tmp_path, exports=False).append(events(40))
     platform.learn(module(source, features=FITTED_FEATURES))

@@ -31,8 +31,8 @@ class Gan(keras.Model):
         self.artist = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(1)], name="artist")
         self.judge = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(1)], name="judge")
         self.turn = self.add_weight(shape=(), dtype="int64", trainable=False, name="turn")
-        self.first = keras.optimizers.Adam(0.01, name="of_judge")
-        self.second = keras.optimizers.Adam(0.01, name="of_artist")
+        self.first = keras.optimizers.SGD(0.01, 0.9, name="of_judge")
+        self.second = keras.optimizers.SGD(0.01, 0.9, name="of_artist")
 
     def call(self, inputs, training=False):
         drawn = self.artist(inputs["pair"])

@@ -14,7 +14,7 @@ from services.trainer.families.building import build
 from services.trainer.families.model import Scorer
 from services.trainer.features.parsing import parse
 from services.trainer.tests.families.test_modules import trained_twice
-from services.trainer.tests.support.small_rounds import FEATURES, Platform, definition, serialized
+from services.trainer.tests.support.small_rounds import FEATURES, MOMENTUM, Platform, definition, serialized
 
 LISTS = Schema.from_mapping({
     "features": [
@@ -97,7 +97,7 @@ def test_it_trains_in_buckets_resumes_exports_and_rebuilds_to_the_same_bits(tmp_
     features = {name: FEATURES[name] for name in ("x", "tags", "tags_vector")}
     parameters = {"sequence": ["tags_vector"], "context": ["x"], "units": [4], "cell": "simple_rnn", "dropout": 0.2}
     buckets = {"feature": "tags", "boundaries": [1], "batch_sizes": [4, 8]}
-    training = {"batch_size": None, "optimizer": {"name": "adam"}, "bucket_by_sequence_length": buckets}
+    training = {"batch_size": None, "optimizer": MOMENTUM, "bucket_by_sequence_length": buckets}
     files = definition(estimator="rnn_classifier", features=features, parameters=parameters, training=training)
     version = trained_twice(tmp_path, files).registry.versions[1]
     told = version.environment["training"]["bucketed"]

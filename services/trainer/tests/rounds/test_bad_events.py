@@ -15,6 +15,7 @@ from services.trainer.rounds.unusable import Unusable
 from services.trainer.tests.support.small_rounds import (
     FEATURES,
     LINEAR,
+    MOMENTUM,
     Platform,
     definition,
     event,
@@ -58,7 +59,7 @@ def with_bad_events(platform: Platform, *values: float) -> list[bytes]:
 def files(source: str, **training: Any) -> dict[str, bytes]:
     return definition(
         estimator=None, features=None, parameters={}, module="net.py", task="binary", net_py=source,
-        training={"batch_size": 8, "passes": 2, **training},
+        training={"batch_size": 8, "passes": 2, "optimizer": MOMENTUM, **training},
     )  # fmt: skip
 
 

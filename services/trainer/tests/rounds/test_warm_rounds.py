@@ -15,6 +15,7 @@ from services.trainer.rounds.inputs import version_of
 from services.trainer.rounds.kept import Kept
 from services.trainer.tests.support.small_rounds import (
     FEATURES,
+    MOMENTUM,
     WIDE_AND_DEEP,
     Platform,
     definition,
@@ -53,7 +54,7 @@ inputs = ["x"]
 
 def build_model(schema, parameters):
     model = Net()
-    model.compile(optimizer=keras.optimizers.Adam(0.01), loss=keras.losses.BinaryCrossentropy(from_logits=True))
+    model.compile(optimizer=keras.optimizers.SGD(0.01, 0.9), loss=keras.losses.BinaryCrossentropy(from_logits=True))
     return model
 """
 MODEL_FN = """
@@ -77,7 +78,7 @@ OF_X: Mapping[str, Any] = {
     "module": "model.py",
 }
 TRAINED = {"batch_size": 8, "passes": 2}
-SCHEDULED = {"name": "adam", "learning_rate": {"initial": 0.01, "schedule": "cosine", "decay_steps": 50}}
+SCHEDULED = {**MOMENTUM, "learning_rate": {"initial": 0.01, "schedule": "cosine", "decay_steps": 50}}
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "wide and deep: averaged, calibrated, frozen, a schedule": {
         "features": WIDE_AND_DEEP,
@@ -85,7 +86,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
         "training": {**TRAINED, "optimizer": {**SCHEDULED, "use_ema": True}, "frozen": ["hidden_0/bias"]},
     },
     "module with a train_step": {**OF_X, "training": TRAINED, "model_py": DROPOUT},
-    "model_fn": {**OF_X, "training": TRAINED, "model_py": MODEL_FN},
+    "model_fn": {**OF_X, "training": {**TRAINED, "optimizer": MOMENTUM}, "model_py": MODEL_FN},
 }
 
 

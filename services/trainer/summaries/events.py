@@ -38,9 +38,9 @@ from common.registry.catalog import VersionMetrics
 _LOSSES = ("loss", "data_loss", "regularization_loss")
 _SIDES = ("candidate", "parent", "progressive")
 _LIVE_POINTS = 10
+"""Of a block, at most, in the live file."""
 _MOST_LIVE_BYTES = 32 * 1024 * 1024
 """A live file that is larger grows no more; the version's has it all."""
-"""So many points of a block go into the live file at most."""
 Floats = NDArray[np.float64]
 
 

@@ -7,6 +7,7 @@ in blocks of 64 bytes (uint32); their bytes, the last block of a file filled up 
 import hashlib
 import os
 import zlib
+from collections.abc import Sequence
 from io import BufferedRandom
 from typing import BinaryIO
 
@@ -53,8 +54,23 @@ def patch_between(base: BinaryIO, file: BinaryIO, size_bytes: int) -> bytes | No
             return None
         places.append(differing + start // _BLOCK_BYTES)
         blocks.append(new.reshape(-1, _BLOCK_BYTES)[differing])
-    distances = np.diff(np.concatenate([np.zeros(1, np.int64), *places])).astype("<u4")
-    content = b"".join([count.to_bytes(8, "little"), distances.tobytes(), *(b.tobytes() for b in blocks)])
+    return _packed(np.concatenate(places), np.concatenate(blocks)) if places else SAME
+
+
+def joined(patches: Sequence[bytes], size_bytes: int) -> bytes | None:
+    """The patch that does what these do one after the other, of files of that size. None where it would be too large.
+    Raises DataLoss: one of them is no patch of such a file."""
+    unpacked = [_unpacked(patch, size_bytes) for patch in reversed(patches)]
+    places, first = np.unique(np.concatenate([each for each, _ in unpacked]), return_index=True)
+    if places.size > _largest(size_bytes) // _BLOCK_BYTES:
+        return None
+    return _packed(places, np.concatenate([each for _, each in unpacked])[first])
+
+
+def _packed(places: NDArray[np.int64], blocks: NDArray[np.uint8]) -> bytes:
+    """Of blocks in ascending order."""
+    distances = np.diff(places, prepend=0).astype("<u4")
+    content = b"".join([places.size.to_bytes(8, "little"), distances.tobytes(), blocks.tobytes()])
     sample = content[len(content) // 2 :][:_SAMPLE_BYTES]
     is_worth_it = len(zlib.compress(sample, 1)) < _WORTH_IT * len(sample)
     return zlib.compress(content, 1 if is_worth_it else 0)

@@ -67,9 +67,8 @@ class RegistrySettings(ServiceSettings):
     collect_every_seconds: float = Field(600.0, gt=0)
     """Time between garbage collections."""
     pack_after_seconds: float = Field(10.0, ge=0)
-    """How long a file of 4 MiB or more, which a trainer sent as a patch of another file, stays whole in the data folder
-    after it was last read; then the patch alone stays. The newest such file stays whole. 0: all stay whole. From 20 on
-    Linux writes each whole file to the disk before it goes."""
+    """Of a file of 4 MiB or more that a trainer sent as a patch of another file, the registry keeps the patch. When the
+    file is read it is put together and stays whole for this time after its last read. 0: all such files stay whole."""
     keep_audit_entries: int = Field(1_000_000, ge=1000)
     """Newest entries of the audit log that are kept, and up to a tenth more. Export older entries before."""
     max_watchers: int = Field(64, ge=1, le=1000)

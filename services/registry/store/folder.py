@@ -4,11 +4,11 @@
     blobs/ab/<digest>.patch    its difference from its base: a line of JSON {"base", "bytes"}, then the patch
                                (common/registry/patches.py)
     bases/<digest>[.patch]     of a file that was removed, and of which others are made
+    uploads/<digest>.at_hand   the bytes of the newest file of a chain, which the next patch changes in their place
 
-A file is here where either of the first two is. The patch is flushed to the disk; the whole file beside it is not, and
-goes at the start of a registry, or once it has not been read for a while and another file is made of it, so the newest
-one of a chain stays whole. Read again it is put together, verified and whole again. A chain has 32 patches at most;
-then a whole file begins another.
+A file is here where either of the first two is. The patch is flushed to the disk. A file that is read is put together,
+verified and whole; beside its patch it is not flushed, and goes at the start of a registry, or once it has not been
+read for a while and another file is made of it. A chain has 32 patches at most; then a whole file begins another.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import BinaryIO, TypedDict
 
 from common.errors import DataLoss, InvalidInput
-from common.registry.patches import apply
+from common.registry.patches import apply, joined, largest_patch_bytes
 from common.whole_files import sync, write_whole
 from services.registry.store.manifest import check_digest
 from services.registry.store.shelf import is_swept, path_of, set_aside, set_aside_for
@@ -31,7 +31,7 @@ from services.registry.store.shelf import is_swept, path_of, set_aside, set_asid
 _MOST_PATCHES = 32
 _COMPACTED_FROM = 16
 """Removed files below a file that is here: from this number on it is made whole again, and they go."""
-_PATCH = ".patch"
+_PATCH, _AT_HAND = ".patch", ".at_hand"
 
 
 class _Head(TypedDict):
@@ -53,6 +53,9 @@ class InFolder:
         self._heads: dict[str, _Head] = {}
         """Of each patch, by the digest of the file that it makes."""
         self._made_of: defaultdict[str, set[str]] = defaultdict(set)
+        self._at_hand: dict[str, Path] = {}
+        for path in (directory / "uploads").glob(f"*{_AT_HAND}"):
+            path.unlink()
         for folder in (directory / "blobs").glob("??"), [self._bases]:
             for path in (patch for shard in folder for patch in shard.glob(f"*{_PATCH}")):
                 with suppress(DataLoss):  # a reader of the file hears of it
@@ -95,18 +98,37 @@ class InFolder:
         target.parent.mkdir(exist_ok=True)
         os.utime(source)
         with self._changing:
-            if made_of and not self._keeps(digest, *made_of, source.stat().st_size):
-                sync(source)
-            source.rename(target)
+            if made_of and self._keeps(digest, *made_of, source.stat().st_size):
+                self._at_hand[digest] = self._directory / "uploads" / f"{digest}{_AT_HAND}"
+                source.rename(self._at_hand[digest])
+            else:
+                if made_of:
+                    sync(source)
+                source.rename(target)
         sync(target.parent)
         sync(target.parent.parent)
 
+    def take(self, digest: str, target: Path) -> bool:
+        with self._changing, suppress(FileNotFoundError):
+            if path := self._at_hand.pop(digest, None):
+                os.utime(path)  # as a part it is not stale
+                path.rename(target)
+                return True
+        return False
+
     def patch_from(self, digest: str, bases: Sequence[str]) -> tuple[str, bytes] | None:
-        head = self._heads.get(digest)
-        if head is None or head["base"] not in bases:
-            return None
-        with suppress(FileNotFoundError):
-            return head["base"], _patch_in(path_of(self._directory, digest).with_suffix(_PATCH))
+        with self._changing, suppress(FileNotFoundError):
+            below = self._below(digest)
+            base = next((base for base in below[1:] if base in bases), None)
+            if base is None:
+                return None
+            found = [_found(self._directory, each, _PATCH) for each in reversed(below[: below.index(base)])]
+            size_bytes = self._heads[digest]["bytes"]
+            if None in found or sum(_size(path) for path in found if path) > largest_patch_bytes(size_bytes):
+                return None
+            patches = [_patch_in(path) for path in found if path]
+            patch = patches[0] if len(patches) == 1 else joined(patches, size_bytes)
+            return None if patch is None else (base, patch)
         return None
 
     def _keeps(self, digest: str, base: str, patch: bytes, size_bytes: int) -> bool:
@@ -150,6 +172,8 @@ class InFolder:
         path = path_of(self._directory, digest)
         patch = path.with_suffix(_PATCH)
         with self._changing:
+            if at_hand := self._at_hand.pop(digest, None):
+                at_hand.unlink(missing_ok=True)
             before = _size(path) + _size(patch)
             if not path.exists() and not patch.exists():
                 raise FileNotFoundError(digest)

@@ -54,8 +54,12 @@ class Shelf(Protocol):
 
         Args:
             made_of: (base, patch) of another file here. The file was not flushed, and the patch may
-                stand in its place.
+                stand in its place; then its bytes are at hand for `take`.
         """
+
+    def take(self, digest: str, target: Path) -> bool:
+        """Moves the bytes of a file for which a patch stands to the target, to be changed there, where they are at
+        hand and nobody reads them."""
 
     def note_of(self, digest: str) -> Path:
         """The note in the data folder, whose time of change is the file's last read; it may be missing."""
@@ -135,6 +139,9 @@ class Elsewhere:
             Place(LOCAL, str(source.absolute())).copy(target, overwrite=True)
             self._note(digest, size)
         source.unlink()
+
+    def take(self, digest: str, target: Path) -> bool:
+        return False
 
     def note_of(self, digest: str) -> Path:
         return path_of(self._directory, digest)

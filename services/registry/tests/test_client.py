@@ -325,12 +325,12 @@ def test_a_table_with_few_touched_rows_goes_as_a_patch_of_what_the_registry_has(
     client.upload(tmp_path / "from", [old])
     sent = client.upload(tmp_path / "from", [old, new], bases={old.digest: tmp_path / "from" / old.path})
     assert sent < 400 * 3 * 64
-    assert _blob(keeper, new.digest).read_bytes() == after
+    assert not _blob(keeper, new.digest).exists(), "the patch stands for it"
+    client.download([new], tmp_path / "back")
+    assert (tmp_path / "back" / new.path).read_bytes() == after
 
 
-def test_a_patch_may_go_before_its_file_has_a_digest(
-    client: RegistryClient, keeper: RegistryServer, tmp_path: Path
-) -> None:
+def test_a_patch_may_go_before_its_file_has_a_digest(client: RegistryClient, tmp_path: Path) -> None:
     before, after = _tables(rows=40_000, touched=400)
     old, new, same = _folder(tmp_path / "from", a_before=before, b_after=after, c_same=before)
     bases = {old.digest: tmp_path / "from" / old.path}
@@ -338,7 +338,8 @@ def test_a_patch_may_go_before_its_file_has_a_digest(
     assert client.upload_ahead(tmp_path / "from", unnamed, bases=bases) == 0, "the registry has no base yet"
     client.upload(tmp_path / "from", [old])
     assert 0 < client.upload_ahead(tmp_path / "from", unnamed, bases=bases) < 400 * 3 * 64
-    assert _blob(keeper, new.digest).read_bytes() == after
+    client.download([new], tmp_path / "back")
+    assert (tmp_path / "back" / new.path).read_bytes() == after
     assert client.upload(tmp_path / "from", [old, new, same], bases=bases) == 0
 
 

@@ -6,7 +6,9 @@ import tempfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from io import BufferedRandom
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from common.errors import DataLoss, InvalidInput, NotFound
-from common.registry.patches import patch_between
+from common.registry.patches import patch_between, patched
 from services.registry.store.blobs import Blobs
 from services.registry.store.folder import assemble
 
@@ -92,15 +94,48 @@ def world(tmp_path: Path) -> World:
 
 def test_a_chain_costs_its_first_and_its_newest_file_and_patches_and_is_read_back_whole(world: World) -> None:
     digests = world.chain(6)
-    assert world.blobs.pack(unused_since=_LATER) == 4 * _BYTES
     count, saved_bytes = world.blobs.packed()
-    assert (count, world.stored_bytes() <= 2 * _BYTES + _MOST_DIFFERENT) == (4, True)
-    assert 4 * _BYTES - _MOST_DIFFERENT < saved_bytes < 4 * _BYTES
+    assert (count, world.stored_bytes() <= 2 * _BYTES + _MOST_DIFFERENT) == (5, True)
+    assert 5 * _BYTES - _MOST_DIFFERENT < saved_bytes < 5 * _BYTES
     assert world.blobs.missing([*digests, "0" * 64]) == ["0" * 64]
     world.open_again()
+    assert world.stored_bytes() <= _BYTES + _MOST_DIFFERENT, "what was at hand is gone"
     world.check()
     assert world.blobs.packed() == (0, 0)
     assert world.blobs.pack(unused_since=0) == 0, "they were read a moment ago"
+    assert world.blobs.pack(unused_since=_LATER) == 4 * _BYTES, "the newest that was read stays whole"
+
+
+def test_the_next_file_is_made_in_the_bytes_of_the_newest(world: World) -> None:
+    first, second = world.chain(2)
+    (at_hand,) = (world.directory / "uploads").iterdir()
+    inode = at_hand.stat().st_ino
+    third = world.next(second)
+    (at_hand,) = (world.directory / "uploads").iterdir()
+    assert at_hand.stat().st_ino == inode
+    fork = world.next(second)
+    assert len(list((world.directory / "uploads").iterdir())) == 2, "of two chains"
+    at_hand.write_bytes(bytes(_BYTES))  # damaged meanwhile
+    patch = patch_between(io.BytesIO(world.content[third]), io.BytesIO(world.content[first]), _BYTES)
+    assert patch is not None
+    with pytest.raises(InvalidInput, match="hash to"):
+        world.blobs.receive_patch("0" * 64, _BYTES, third, [patch])
+    world.next(third)
+    world.check()
+    world.remove(fork)
+    assert [path.stem for path in (world.directory / "uploads").iterdir()] == [world.order[-1]]
+
+
+def test_a_replica_that_left_versions_out_gets_their_patches_as_one(world: World) -> None:
+    digests = world.chain(5)
+    world.remove(digests[2])
+    found = world.blobs.patch_of(digests[4], ["0" * 64, digests[1], digests[0]])
+    assert found is not None
+    assert found[0] == digests[1]
+    made = io.BytesIO()
+    file = cast(BufferedRandom, made)
+    assert patched(file, io.BytesIO(world.content[digests[1]]), found[1], _BYTES) == digests[4]
+    assert world.blobs.packed()[0] == 3, "no file was put together for it"
 
 
 def test_what_was_removed_serves_those_that_are_made_of_it_and_goes_with_them(world: World) -> None:
@@ -120,7 +155,7 @@ def test_what_was_removed_serves_those_that_are_made_of_it_and_goes_with_them(wo
 def test_a_long_chain_begins_anew_and_one_of_removed_files_is_cut(world: World) -> None:
     digests = world.chain(35)
     world.blobs.pack(unused_since=_LATER)
-    assert world.blobs.packed()[0] == 31, "of 33 files the first is whole, of two more the first is whole, too"
+    assert world.blobs.packed()[0] == 33, "of 33 files the first is whole, of two more the first is whole, too"
     for digest in digests[:20]:
         world.remove(digest)
     before = world.stored_bytes()

@@ -213,8 +213,7 @@ class Waits:
                 most = len(waits) * self.bounds.max_message_bytes
                 arriving[name] = most
                 if name in received:
-                    known = self._peers.get(name) or self._peers.setdefault(name, _Peer())
-                    arriving[name] = known.look(received[name], waits, most)
+                    arriving[name] = self._peers.setdefault(name, _Peer()).look(received[name], waits, most)
             total = self._held_bytes + sum(arriving.values())
         found: dict[Wait, HeadraceError] = {}
         for name in sorted(arriving, key=lambda name: -arriving[name]):

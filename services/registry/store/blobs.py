@@ -180,8 +180,8 @@ class Blobs:
         return found
 
     def _make(self, part: Path, base: str, patch: bytes, size_bytes: int) -> str:
-        """Makes the part of base and patch; its digest. In the base's bytes where these are at hand: a file of 128 MB
-        took 0.12 s of a core, most of it for new memory."""
+        """Makes the part of base and patch, in the base's bytes where these are at hand; returns its digest. A new file
+        of 128 MB takes up to 0.26 s of a core more, for new memory."""
         if self._shelf.take(base, part):
             with part.open("r+b") as file:
                 apply(file, patch, size_bytes)

@@ -53,7 +53,6 @@ class InFolder:
         self._heads: dict[str, _Head] = {}
         """Of each patch, by the digest of the file that it makes."""
         self._made_of: defaultdict[str, set[str]] = defaultdict(set)
-        self._at_hand: dict[str, Path] = {}
         for path in (directory / "uploads").glob(f"*{_AT_HAND}"):
             path.unlink()
         for folder in (directory / "blobs").glob("??"), [self._bases]:
@@ -99,8 +98,7 @@ class InFolder:
         os.utime(source)
         with self._changing:
             if made_of and self._keeps(digest, *made_of, source.stat().st_size):
-                self._at_hand[digest] = self._directory / "uploads" / f"{digest}{_AT_HAND}"
-                source.rename(self._at_hand[digest])
+                source.rename(self._at_hand(digest))
             else:
                 if made_of:
                     sync(source)
@@ -110,10 +108,9 @@ class InFolder:
 
     def take(self, digest: str, target: Path) -> bool:
         with self._changing, suppress(FileNotFoundError):
-            if path := self._at_hand.pop(digest, None):
-                os.utime(path)  # as a part it is not stale
-                path.rename(target)
-                return True
+            os.utime(self._at_hand(digest))  # as a part it is not stale
+            self._at_hand(digest).rename(target)
+            return True
         return False
 
     def patch_from(self, digest: str, bases: Sequence[str]) -> tuple[str, bytes] | None:
@@ -172,8 +169,7 @@ class InFolder:
         path = path_of(self._directory, digest)
         patch = path.with_suffix(_PATCH)
         with self._changing:
-            if at_hand := self._at_hand.pop(digest, None):
-                at_hand.unlink(missing_ok=True)
+            self._at_hand(digest).unlink(missing_ok=True)
             before = _size(path) + _size(patch)
             if not path.exists() and not patch.exists():
                 raise FileNotFoundError(digest)
@@ -255,6 +251,9 @@ class InFolder:
                 path.unlink()
             if removed:
                 self._forget(base)
+
+    def _at_hand(self, digest: str) -> Path:
+        return self._directory / "uploads" / f"{digest}{_AT_HAND}"
 
     def _removed(self, digest: str) -> tuple[Path, Path]:
         return self._bases / digest, self._bases / f"{digest}{_PATCH}"

@@ -58,8 +58,8 @@ class Shelf(Protocol):
         """
 
     def take(self, digest: str, target: Path) -> bool:
-        """Moves the bytes of a file for which a patch stands to the target, to be changed there, where they are at
-        hand and nobody reads them."""
+        """Moves a file's bytes, for which a patch stands and which have no reader, to the target, to be changed there.
+        False: they are not at hand."""
 
     def note_of(self, digest: str) -> Path:
         """The note in the data folder, whose time of change is the file's last read; it may be missing."""

@@ -152,7 +152,7 @@ def load_module(
         made=tuple(made),
         modules={
             name.removeprefix(f"{package}."): loaded
-            for name, loaded in sorted(sys.modules.items())
+            for name, loaded in sorted(sys.modules.copy().items())  # another thread may import
             if name.startswith(f"{package}.")
         },
     )
@@ -168,7 +168,7 @@ def _write(files: Mapping[str, bytes], folder: Path) -> None:
 
 def _empty_package(package: str, folder: Path) -> None:
     """Forgets what was imported of it before."""
-    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
+    for name in [name for name in sys.modules.copy() if name == package or name.startswith(f"{package}.")]:
         del sys.modules[name]
     namespace = types.ModuleType(package)
     namespace.__path__ = [str(folder)]

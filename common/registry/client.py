@@ -29,7 +29,7 @@ from common.registry.catalog import (
     Version,
     VersionDraft,
 )
-from common.registry.files import FileTransfer, digest_of, manifest_of
+from common.registry.files import FileTransfer, Patching, digest_of, manifest_of
 from common.registry.forgotten import Forgotten, forgotten_from_json
 from common.registry.jobs import Job, JobKind, JobState
 from common.registry.live import Evidence
@@ -264,6 +264,7 @@ class RegistryClient:
         *,
         pace: Pace = UNLIMITED,
         bases: Mapping[str, Path] | None = None,
+        patching: Patching | None = None,
     ) -> int:
         """Writes each file to directory/path, verified; leaves those alone that are there with the right digest.
 
@@ -271,6 +272,7 @@ class RegistryClient:
             pace: how fast, together with all other downloads that share it.
             bases: {digest: file that is here}, the likeliest first: a big file of which one of these has the size comes
                 as a patch where the registry can make it, and whole where the patch does not give its digest.
+            patching: makes a file of a base and a patch; None: in a new file.
 
         Returns the bytes received. A file appears under its name only when it is whole.
 
@@ -278,7 +280,7 @@ class RegistryClient:
             DataLoss: the stored bytes are damaged.
             NotFound, InvalidInput.
         """
-        return self._files.download(files, directory, pace, bases)
+        return self._files.download(files, directory, pace, bases, patching)
 
     def received(self) -> Mapping[str, int]:
         """Bytes of this client's downloads: by kind, as FileTransfer.received has them."""

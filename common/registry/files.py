@@ -38,6 +38,9 @@ _SLOWEST_BYTES_PER_SECOND = 1024 * 1024
 _MOST_TIMES = 100
 """All attempts at a file take no longer than this many that come at the slowest rate."""
 Item = TypeVar("Item")
+Patching = Callable[[Path, FileEntry, str, Path, bytes], str]
+"""Fills a file that is not there yet, from (the digest of a base, the base, a patch), and returns its SHA-256 in hex.
+Raises DataLoss: it is no patch of such a file."""
 logger = logging.getLogger(__name__)
 
 
@@ -60,6 +63,12 @@ def write_gently(out: io.RawIOBase | BinaryIO, data: bytes | memoryview) -> None
     view = memoryview(data)
     while view:
         view = view[out.write(view[:GENTLE_BYTES]) :]
+
+
+def fill_patched(target: Path, file: FileEntry, _digest: str, base: Path, patch: bytes) -> str:
+    """As `Patching`. A power cut may tear the file: readers look at the digest."""
+    with base.open("rb") as old, target.open("w+b") as out:
+        return patched(out, old, patch, file.size_bytes)
 
 
 class FileTransfer:
@@ -101,11 +110,17 @@ class FileTransfer:
         return sum(self._upload_patch(path_below(directory, file.path), file, bases) for file in files)
 
     def download(
-        self, files: Sequence[FileEntry], directory: Path, pace: Pace, bases: Mapping[str, Path] | None = None
+        self,
+        files: Sequence[FileEntry],
+        directory: Path,
+        pace: Pace,
+        bases: Mapping[str, Path] | None = None,
+        patching: Patching | None = None,
     ) -> int:
         """Writes each file that is not there yet with the right bytes; returns the bytes received."""
         targets = [(path_below(directory, file.path), file) for file in files]
-        return _sum_in_parallel(targets, lambda item: self._download_file(*item, pace, bases or {}))
+        patching = patching or fill_patched
+        return _sum_in_parallel(targets, lambda item: self._download_file(*item, pace, bases or {}, patching))
 
     def _upload_patch(self, path: Path, file: FileEntry, bases: Mapping[str, Path]) -> int:
         """Sends what makes the file of a base that the registry has; returns the patch's bytes, 0: send it whole."""
@@ -166,14 +181,16 @@ class FileTransfer:
         with errors_from_status(f"the upload of {file.path}"):
             self._stub.UploadFile(iter(messages), timeout=self._file_timeout(file.size_bytes))
 
-    def _download_file(self, target: Path, file: FileEntry, pace: Pace, bases: Mapping[str, Path]) -> int:
+    def _download_file(
+        self, target: Path, file: FileEntry, pace: Pace, bases: Mapping[str, Path], patching: Patching
+    ) -> int:
         if target.is_file() and target.stat().st_size == file.size_bytes and digest_of(target) == file.digest:
             return 0
         target.parent.mkdir(parents=True, exist_ok=True)
         aside = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}.part")
         try:
             received = (
-                self._fetch_patched(aside, file, pace, bases)
+                self._fetch_patched(aside, file, pace, bases, patching)
                 or self._fetch_copied(aside, file, pace)
                 or self._fetch(aside, file, pace)
             )
@@ -187,7 +204,9 @@ class FileTransfer:
         with self._lock:
             self._received[kind] += received_bytes
 
-    def _fetch_patched(self, aside: Path, file: FileEntry, pace: Pace, bases: Mapping[str, Path]) -> int:
+    def _fetch_patched(
+        self, aside: Path, file: FileEntry, pace: Pace, bases: Mapping[str, Path], patching: Patching
+    ) -> int:
         """Fills the file aside from a base of its size and a patch; returns the patch's bytes.
 
         0 where it has to come whole: there is no patch, or what a patch made of the base has another digest.
@@ -200,8 +219,7 @@ class FileTransfer:
             if not base:
                 return 0
             self._count("patch_bytes", len(patch))
-            with held[base].open("rb") as old, aside.open("w+b") as out:
-                found = patched(out, old, patch, file.size_bytes)  # a power cut may tear it: readers look at the digest
+            found = patching(aside, file, base, held[base], patch)
         except (DataLoss, FileNotFoundError, Unavailable) as error:
             logger.info("a patch cannot be used", extra={"digest": file.digest, "reason": str(error)})
             return 0

@@ -9,6 +9,7 @@ import os
 import zlib
 from collections.abc import Sequence
 from io import BufferedRandom
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -25,7 +26,7 @@ the core, of any priority: 31 ms for a file written by the megabyte, 1.4 ms for 
 reads a variable with one call."""
 SAME = zlib.compress(bytes(8), 0)
 """The patch between equal files."""
-_BLOCK_BYTES, _LOOKS = 64, 64
+BLOCK_BYTES, _LOOKS = 64, 64
 PIECE_BYTES = 1024 * 1024
 _SAMPLE_BYTES, _WORTH_IT = 16 * 1024, 0.8
 """Weights hardly get smaller: to try it with all of them takes longer than the comparison."""
@@ -38,7 +39,7 @@ def patch_between(base: BinaryIO, file: BinaryIO, size_bytes: int) -> bytes | No
     64 MiB, differs: then the whole file travels. Holds 8 MiB and the patch in memory."""
     if _are_apart(base, file, size_bytes):
         return None
-    limit = _largest(size_bytes) // _BLOCK_BYTES
+    limit = _largest(size_bytes) // BLOCK_BYTES
     places: list[NDArray[np.int64]] = []
     blocks: list[NDArray[np.uint8]] = []
     count = 0
@@ -52,17 +53,17 @@ def patch_between(base: BinaryIO, file: BinaryIO, size_bytes: int) -> bytes | No
         count += differing.size
         if count > limit:
             return None
-        places.append(differing + start // _BLOCK_BYTES)
-        blocks.append(new.reshape(-1, _BLOCK_BYTES)[differing])
+        places.append(differing + start // BLOCK_BYTES)
+        blocks.append(new.reshape(-1, BLOCK_BYTES)[differing])
     return _packed(np.concatenate(places), np.concatenate(blocks)) if places else SAME
 
 
 def joined(patches: Sequence[bytes], size_bytes: int) -> bytes | None:
     """The patch that does what these do one after the other, of files of that size. None where it would be too large.
     Raises DataLoss: one of them is no patch of such a file."""
-    unpacked = [_unpacked(patch, size_bytes) for patch in reversed(patches)]
+    unpacked = [blocks_of(patch, size_bytes) for patch in reversed(patches)]
     places, first = np.unique(np.concatenate([each for each, _ in unpacked]), return_index=True)
-    if places.size > _largest(size_bytes) // _BLOCK_BYTES:
+    if places.size > _largest(size_bytes) // BLOCK_BYTES:
         return None
     return _packed(places, np.concatenate([each for _, each in unpacked])[first])
 
@@ -80,10 +81,10 @@ def _are_apart(base: BinaryIO, file: BinaryIO, size_bytes: int) -> bool:
     """Whether most of some blocks differ. To find that out from a quarter of 300 MB takes 0.1 s of a core."""
     differing = 0
     for number in range(_LOOKS):
-        offset = size_bytes // _BLOCK_BYTES * number // _LOOKS * _BLOCK_BYTES
+        offset = size_bytes // BLOCK_BYTES * number // _LOOKS * BLOCK_BYTES
         base.seek(offset)
         file.seek(offset)
-        differing += base.read(_BLOCK_BYTES) != file.read(_BLOCK_BYTES)
+        differing += base.read(BLOCK_BYTES) != file.read(BLOCK_BYTES)
     base.seek(0)
     file.seek(0)
     return differing > _LOOKS // 2
@@ -101,12 +102,12 @@ def patched(
     Raises:
         DataLoss: this is no patch of such a file.
     """
-    places, blocks = _unpacked(patch, size_bytes)
+    places, blocks = blocks_of(patch, size_bytes)
     piece, hashed = np.zeros(PIECE_BYTES, np.uint8), hashlib.sha256()
     for start in range(0, size_bytes, PIECE_BYTES):
         count = min(_read(base, piece), size_bytes - start)
-        first, end = np.searchsorted(places, [start // _BLOCK_BYTES, (start + PIECE_BYTES) // _BLOCK_BYTES])
-        piece.reshape(-1, _BLOCK_BYTES)[places[first:end] - start // _BLOCK_BYTES] = blocks[first:end]
+        first, end = np.searchsorted(places, [start // BLOCK_BYTES, (start + PIECE_BYTES) // BLOCK_BYTES])
+        piece.reshape(-1, BLOCK_BYTES)[places[first:end] - start // BLOCK_BYTES] = blocks[first:end]
         hashed.update(piece.data[:count])
         for written in range(0, count, write_bytes):
             file.write(piece.data[written : min(count, written + write_bytes)])
@@ -117,12 +118,12 @@ def patched(
 def apply(file: BinaryIO, patch: bytes, size_bytes: int) -> None:
     """Makes of a base, which is open to be read and written, the file of that size, in its place. Raises DataLoss: this
     is no patch of such a file."""
-    places, blocks = _unpacked(patch, size_bytes)
+    places, blocks = blocks_of(patch, size_bytes)
     ends = np.flatnonzero(np.diff(places) != 1) + 1
     file.flush()
     for some, content in zip(np.split(places, ends), np.split(blocks, ends), strict=True):
         if len(some):
-            start = int(some[0]) * _BLOCK_BYTES
+            start = int(some[0]) * BLOCK_BYTES
             _write_at(file.fileno(), content.tobytes()[: size_bytes - start], start)
 
 
@@ -132,20 +133,31 @@ def _write_at(descriptor: int, data: bytes, offset: int) -> None:
         data, offset = data[written:], offset + written
 
 
-def _unpacked(patch: bytes, size_bytes: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """(places of the blocks that differ, ascending; their bytes)"""
+def blocks_of(patch: bytes, size_bytes: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """What a patch of a file of that size changes. Raises DataLoss: it is no such patch.
+
+    Returns:
+        The numbers of the blocks, ascending, (n,); their bytes, (n, BLOCK_BYTES), of which the last block of the file
+        may have more than the file.
+    """
     try:
         content = zlib.decompressobj().decompress(patch, 8 + 2 * _largest(size_bytes))
     except zlib.error as error:
         raise DataLoss(f"a patch of {len(patch)} bytes cannot be unpacked: {error}") from error
     count = int.from_bytes(content[:8], "little")
-    if len(content) != 8 + count * (4 + _BLOCK_BYTES):
+    if len(content) != 8 + count * (4 + BLOCK_BYTES):
         raise DataLoss(f"a patch of {count} blocks unpacks to {len(content)} bytes")
     places = np.cumsum(np.frombuffer(content, "<u4", count, 8).astype(np.int64))
-    blocks = np.frombuffer(content, np.uint8, offset=8 + 4 * count).reshape(count, _BLOCK_BYTES)
-    if count and int(places[-1]) * _BLOCK_BYTES >= size_bytes:
+    blocks = np.frombuffer(content, np.uint8, offset=8 + 4 * count).reshape(count, BLOCK_BYTES)
+    if count and int(places[-1]) * BLOCK_BYTES >= size_bytes:
         raise DataLoss(f"a patch has blocks behind the {size_bytes} bytes of its file")
     return places, blocks
+
+
+def patch_beside(version: Path) -> Path:
+    """Where a replica keeps, beside the folder of a version, what its variables' file has that those of the versions
+    before it have not: a patch of each of their files."""
+    return version.with_name(f"{version.name}.patch")
 
 
 def largest_patch_bytes(size_bytes: int) -> int:

@@ -3,6 +3,8 @@
     <data dir>/files/<digest>                          content
     <data dir>/versions/<model>/<version>/...          the registry's saved_model/; whole or absent
     <data dir>/versions/<model>/<version>.json         its manifest, as the registry gave it, with its own digest
+    <data dir>/versions/<model>/<version>.patch        what its variables change of those of the versions before it
+                                                       (recent_patches.py); may be absent
 
 A version is handed out only when its folder matches its manifest, to the byte: disks err, and folders are
 copied, swapped and edited. Other folders are fetched again. The manifest on disk is enough for that, so versions
@@ -28,16 +30,19 @@ import orjson
 from common.errors import DataLoss, Unavailable
 from common.process.pace import UNLIMITED, Pace
 from common.registry.catalog import FileEntry, Version
-from common.registry.files import digest_of
+from common.registry.files import Patching, digest_of
+from common.registry.patches import patch_beside
 from common.registry.statements import digests_of
 from common.whole_files import write_whole
 from services.serving.options.option_sources import PER_MODEL_FILE
+from services.serving.replica.sources.recent_patches import RecentPatches
 from services.serving.replica.sources.signed_versions import VerifySignature
 from services.serving.replica.versions_wanted import VersionKey
 
 logger = logging.getLogger(__name__)
 _PREFIX = "saved_model/"
 _PARTIAL, _MANIFEST = ".partial", ".json"
+_DATA_FILES = "variables.data-"
 _NOT_OURS = frozenset({PER_MODEL_FILE})
 """Files that an operator may put beside a version's."""
 
@@ -56,7 +61,13 @@ class Source(Protocol):
     def get_version(self, model: str, version: int) -> Version: ...
 
     def download(
-        self, files: Sequence[FileEntry], directory: Path, *, pace: Pace, bases: Mapping[str, Path]
+        self,
+        files: Sequence[FileEntry],
+        directory: Path,
+        *,
+        pace: Pace,
+        bases: Mapping[str, Path],
+        patching: Patching,
     ) -> int: ...
 
 
@@ -74,6 +85,7 @@ class VersionFiles:
         """`pace`: how fast all downloads together are; `verify_signature`: None takes any version."""
         self._files_dir = data_dir / "files"
         self._versions_dir = data_dir / "versions"
+        self._patches = RecentPatches(self._files_dir)
         self._source = source
         self._pace = pace
         self._verify_signature = verify_signature
@@ -123,6 +135,7 @@ class VersionFiles:
             removed = [key for key in self._superfluous(kept_versions) if key not in spared]
             for key in removed:
                 self._manifest_path(*key).unlink(missing_ok=True)
+                patch_beside(self._directory(*key)).unlink(missing_ok=True)
                 shutil.rmtree(self._directory(*key))
             if not self._fetching:
                 self._remove_leftovers()
@@ -166,13 +179,21 @@ class VersionFiles:
         self._files_dir.mkdir(parents=True, exist_ok=True)
         distinct = {entry.digest: FileEntry(entry.digest, entry.size_bytes, entry.digest) for entry in entries}
         # Leaves files with the right bytes alone, and looks at them.
-        self._source.download(list(distinct.values()), self._files_dir, pace=self._pace, bases=self._newest_files())
+        self._source.download(
+            list(distinct.values()),
+            self._files_dir,
+            pace=self._pace,
+            bases=self._newest_files(),
+            patching=self._patches.patched,
+        )
         partial = directory.with_name(f"{directory.name}{_PARTIAL}")
         shutil.rmtree(partial, ignore_errors=True)
         for entry in entries:
             path = partial / entry.path
             path.parent.mkdir(parents=True, exist_ok=True)
             _link(self._files_dir / entry.digest, path)
+            if path.name.startswith(_DATA_FILES):
+                self._patches.move(entry.digest, patch_beside(directory))
         if directory.exists():
             shutil.rmtree(directory)  # A crash before the next line leaves no version, as before the first fetch.
         partial.rename(directory)
@@ -207,9 +228,9 @@ class VersionFiles:
         for model_dir in _folders(self._versions_dir):
             for partial in model_dir.glob(f"*{_PARTIAL}"):
                 shutil.rmtree(partial, ignore_errors=True)
-            for manifest in model_dir.glob(f"*{_MANIFEST}"):
-                if not manifest.with_suffix("").is_dir():
-                    manifest.unlink(missing_ok=True)
+            for path in [*model_dir.glob(f"*{_MANIFEST}"), *model_dir.glob(patch_beside(Path("*")).name)]:
+                if not path.with_suffix("").is_dir():
+                    path.unlink(missing_ok=True)
         if self._files_dir.is_dir():
             for path in self._files_dir.iterdir():
                 if path.stat().st_nlink == 1:

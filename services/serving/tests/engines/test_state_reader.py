@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from common.process.pace import UNLIMITED, Pace
+from common.registry.patches import patch_beside, patch_between
 from services.serving.engines import tensorflow_engine
 from services.serving.engines.state_reader import StateReader
 from services.serving.options.model_options import EngineOptions
@@ -81,6 +82,54 @@ def test_every_byte_keeps_to_the_pace(tmp_path: Path) -> None:
     pace = Pace(lambda: 1e6, now=lambda: 100.0, sleep=waited.append)
     StateReader(["table"]).read(write(tmp_path / "1", _VALUES), pace)
     assert waited[-1] == pytest.approx(_VALUES["table"].nbytes / 1e6, abs=0.02)
+
+
+def data_file(version: Path) -> Path:
+    (path,) = (version / "variables").glob("*.data-*")
+    return path
+
+
+def patch_from(base: Path, version: Path) -> bytes:
+    size_bytes = data_file(version).stat().st_size
+    with data_file(base).open("rb") as old, data_file(version).open("rb") as new:
+        patch = patch_between(old, new, size_bytes)
+    assert patch is not None
+    return patch
+
+
+def waited_bytes(reader: StateReader, version: Path) -> tuple[list[np.ndarray], float]:
+    """Its values, and the bytes that kept to the pace."""
+    waited = [0.0]
+    found = reader.read(version, Pace(lambda: 1.0, now=lambda: 0.0, sleep=waited.append))
+    assert found is not None
+    return found, waited[-1]
+
+
+def test_of_a_version_with_a_patch_beside_it_the_changed_blocks_are_taken(tmp_path: Path) -> None:
+    table = _VALUES["table"].copy()
+    table[[0, 500, 999], :2] += 1
+    changed = {"table": table, "half": _VALUES["half"] + 1, "mask": ~_VALUES["mask"], "step": _VALUES["step"] - 1}
+    first, second = write(tmp_path / "1", _VALUES), write(tmp_path / "2", {**_VALUES, **changed})
+    patch_beside(second).write_bytes(patch_from(first, second))
+    reader = StateReader(list(_VALUES))
+    _, whole = waited_bytes(reader, first)
+    found, waited = waited_bytes(reader, second)
+    for array, value in zip(found, {**_VALUES, **changed}.values(), strict=True):
+        np.testing.assert_array_equal(array, value)
+    assert waited <= whole / 8
+
+
+@pytest.mark.parametrize("patch", ["of_others", "damaged", "of_nothing"])
+def test_a_patch_that_does_not_make_the_values_is_no_harm(tmp_path: Path, patch: str) -> None:
+    first, second, third = (
+        write(tmp_path / str(number), {**_VALUES, "table": _VALUES["table"] * number}) for number in (1, 2, 3)
+    )
+    content = {"of_others": patch_from(third, third), "damaged": b"no patch", "of_nothing": b""}[patch]
+    patch_beside(second).write_bytes(content)
+    reader = StateReader(["table"])
+    reader.read(first, UNLIMITED)
+    (table,) = reader.read(second, UNLIMITED) or []
+    np.testing.assert_array_equal(table, _VALUES["table"] * 2)
 
 
 @pytest.mark.parametrize("folder", ["plain", "."])

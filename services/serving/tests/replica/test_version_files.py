@@ -1,6 +1,7 @@
 """Versions on disk: whole or absent, each file once, what is used is never removed."""
 
 import hashlib
+import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,13 @@ import pytest
 from common.errors import DataLoss, Unavailable
 from common.process.pace import Pace
 from common.registry.catalog import FileEntry
+from common.registry.files import Patching
+from common.registry.patches import BLOCK_BYTES, blocks_of, patch_beside, patch_between
 from services.serving.replica.sources.version_files import VersionFiles
+
+
+_BIG_BYTES = 4096
+"""From here on a file comes as a patch."""
 
 
 class Registry:
@@ -32,7 +39,15 @@ class Registry:
         entries = (FileEntry(path, len(data), hashlib.sha256(data).hexdigest()) for path, data in files.items())
         return SimpleNamespace(files=tuple(entries), signature="")
 
-    def download(self, files: Sequence[FileEntry], directory: Path, *, pace: Pace, bases: Mapping[str, Path]) -> int:
+    def download(
+        self,
+        files: Sequence[FileEntry],
+        directory: Path,
+        *,
+        pace: Pace,
+        bases: Mapping[str, Path],
+        patching: Patching,
+    ) -> int:
         self.paces.append(pace)
         self.bases.append(list(bases))
         contents = {
@@ -45,7 +60,14 @@ class Registry:
             if self.is_away:
                 raise Unavailable("the registry is away")
             path.unlink(missing_ok=True)  # it may have a second name
-            path.write_bytes(contents[file.digest])
+            base = next((base for base in bases if len(contents[base]) == file.size_bytes >= _BIG_BYTES), "")
+            patch = base and patch_between(
+                io.BytesIO(contents[base]), io.BytesIO(contents[file.digest]), file.size_bytes
+            )
+            if patch:
+                assert patching(path, file, base, bases[base], patch) == file.digest
+            else:
+                path.write_bytes(contents[file.digest])
             self.downloaded.append(file.digest)
         return sum(file.size_bytes for file in files)
 
@@ -81,6 +103,32 @@ def test_only_the_saved_model_comes_and_what_is_on_disk_already_does_not_come_ag
     assert sorted(registry.bases[1]) == sorted(registry.downloaded[:2])  # what a patch may be of
     files.fetch("m", 1)
     assert len(registry.downloaded) == 3
+
+
+def test_beside_a_version_lies_what_it_changes_of_each_of_the_versions_before_it(
+    tmp_path: Path, registry: Registry
+) -> None:
+    path = "variables/variables.data-00000-of-00001"
+    content = bytearray(_BIG_BYTES)
+    contents: list[bytes] = []
+    for version in range(1, 7):
+        content[version * 64] = version
+        contents.append(bytes(content))
+        registry.versions["m", version] = {"saved_model/saved_model.pb": b"g", f"saved_model/{path}": contents[-1]}
+    files = VersionFiles(tmp_path, registry)
+    folders = [files.fetch("m", version) for version in range(1, 7)]
+    assert not patch_beside(folders[0]).exists()
+    newest = patch_beside(folders[-1]).read_bytes()
+    for before in contents[1:5]:  # four patches
+        target = io.BytesIO(before)
+        places, blocks = blocks_of(newest, len(content))
+        for place, block in zip(places, blocks, strict=True):
+            target.seek(int(place) * BLOCK_BYTES)
+            target.write(block.tobytes())
+        assert target.getvalue() == contents[-1]
+    files.clean(used=set(), kept_versions=1)
+    assert {path.name for path in (tmp_path / "versions/m").iterdir()} == {"6", "6.json", "6.patch"}
+    assert len(list((tmp_path / "files").iterdir())) == 2
 
 
 def cut(version: Path) -> None:

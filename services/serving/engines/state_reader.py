@@ -9,6 +9,7 @@ Where the memory has the values of one of the versions before, and a patch lies 
 changes are enough; the checksum over all of a variable's bytes says so.
 """
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from io import FileIO
@@ -28,6 +29,7 @@ from common.saved_model.variables import INDEX_FILE, Variable, read_index
 from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed
 
+logger = logging.getLogger(__name__)
 _PIECE_BYTES = 256 * 1024
 _CHECKED_BYTES, _CHECKS_PER_READ = 1024 * 1024, 32
 """The checksum of a piece of memory takes 0.1 ms, and waits as long as a read of a 32nd of it."""
@@ -67,6 +69,8 @@ class StateReader:
             is_patched = len(files) == 1 and self._patch(directory, index.data_files()[0], variables)
             for name, variable, array in zip(self._names, variables, self._kept, strict=True):
                 is_there = is_patched and _has(array, variable, pace)
+                if is_patched and not is_there:
+                    logger.info("a patch does not make a variable; it is read whole", extra={"variable": name})
                 if not is_there and not _fill(array, files[variable.shard], variable, pace):
                     raise RequestFailed(Code.DATA_LOSS, f"the values of {name} are damaged: their checksum differs")
         self._has_values = True

@@ -50,7 +50,7 @@ class Source:
     def get_version(self, model: str, version: int) -> Any:
         return SimpleNamespace(files=self.files, signature=self.signature)
 
-    def download(self, files: Any, directory: Path, *, pace: Any, bases: Any) -> int:
+    def download(self, files: Any, directory: Path, *, pace: Any, bases: Any, patching: Any) -> int:
         """As the registry's client does it: what comes has the digest that was asked for."""
         self.downloads += 1
         by_digest = {hashlib.sha256(content).hexdigest(): content for content in self.contents.values()}

@@ -17,7 +17,6 @@ from common.registry.files import Patching
 from common.registry.patches import BLOCK_BYTES, blocks_of, patch_beside, patch_between
 from services.serving.replica.sources.version_files import VersionFiles
 
-
 _BIG_BYTES = 4096
 """From here on a file comes as a patch."""
 

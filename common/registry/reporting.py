@@ -8,7 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from itertools import islice
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from common.errors import HeadraceError, InvalidInput
 from common.process.beat import until_next
@@ -17,13 +21,9 @@ from common.registry.catalog import JsonMap
 
 logger = logging.getLogger(__name__)
 MAX_REPORT_BYTES = 256 * 1024
-MAX_SERVED = 1000
-MAX_FAULTS = 50
-MAX_NUMBERS = 200
-MAX_PARTS = 500
-MAX_PART_NUMBERS = 20
 _MAX_TEXT = 1000
-_MAX_NAME = 100
+_MAX_NAME = 256
+_MOST_INSIDE = 1000
 _FIRST_PAUSE_SECONDS = 2.0
 _AWAY_PAUSE_SECONDS = 5.0
 QUIET_SECONDS = 7.5
@@ -91,17 +91,53 @@ class Report:
 
     def body(self) -> JsonMap:
         """JSON-ready, without what identifies the instance, cut to the bounds."""
-        return {
-            "serves": [asdict(served) for served in self.serves[:MAX_SERVED]],
-            "does": dict(self.does),
-            "faults": [fault[:_MAX_TEXT] for fault in self.faults[:MAX_FAULTS]],
-            "numbers": dict(list(self.numbers.items())[:MAX_NUMBERS]),
-            "parts": [
-                {**asdict(part), "numbers": dict(list(part.numbers.items())[:MAX_PART_NUMBERS])}
-                for part in self.parts[:MAX_PARTS]
-            ],
-            "models": dict(self.models),
-        }
+        whole = asdict(replace(self, does=dict(self.does), models=dict(self.models)))
+        return {name: _cut(whole[name], most) for name, most in _MOST.items()}
+
+
+_MOST = {"serves": 1000, "does": 200, "faults": 50, "numbers": 200, "parts": 500, "models": 1000}
+"""Entries of each part of a body; of what is in them, _MOST_INSIDE."""
+
+
+def _cut(value: Any, most: int) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name)[:_MAX_NAME]: _cut(item, _MOST_INSIDE) for name, item in islice(value.items(), most)}
+    if isinstance(value, list | tuple):
+        return [_cut(item, _MOST_INSIDE) for item in value[:most]]
+    return value[:_MAX_TEXT] if isinstance(value, str) else value
+
+
+@dataclass(frozen=True)
+class _LeftOut:
+    partition: int
+    from_offset: int
+    to_offset: int
+    examples: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """What a planner says of one model."""
+
+    head_version: int = 0
+    waiting: int = 0
+    judged_before: int = 0
+    judged: dict[str, int] = field(default_factory=dict)
+    left_out: list[_LeftOut] = field(default_factory=list)
+    log_start: dict[int, int] = field(default_factory=dict)
+    log_end: dict[int, int] = field(default_factory=dict)
+    waiting_for: str = ""
+
+
+@dataclass(frozen=True)
+class _Body(Report):
+    models: Mapping[str, _Counted] = field(default_factory=dict)
+
+
+@cache
+def _bodies() -> TypeAdapter[_Body]:
+    return TypeAdapter(_Body)
 
 
 def report_of(*, instance_id: str, service: str, address: str, started_at: float, body: JsonMap) -> Report:
@@ -109,79 +145,17 @@ def report_of(*, instance_id: str, service: str, address: str, started_at: float
     for name, value in (("instance_id", instance_id), ("service", service)):
         if not 0 < len(value) <= 256:
             raise InvalidInput(f"a report's {name} must have 1 to 256 characters, got {value[:50]!r}")
-    unknown = sorted(set(body) - {"serves", "does", "faults", "numbers", "parts", "models"})
-    if unknown:
+    if unknown := sorted(body.keys() - _MOST):
         raise InvalidInput(f"a report has unknown parts {', '.join(unknown)}")
+    parts = {name: _cut(part, _MOST[name]) for name, part in body.items()}
+    about = {"instance_id": instance_id, "service": service, "address": address[:256], "started_at": started_at}
     try:
-        return Report(
-            instance_id,
-            service,
-            address[:256],
-            float(started_at),
-            serves=tuple(_served(item) for item in list(body.get("serves", []))[:MAX_SERVED]),
-            does=dict(body.get("does", {})),
-            faults=tuple(str(fault)[:_MAX_TEXT] for fault in list(body.get("faults", []))[:MAX_FAULTS]),
-            numbers=_numbers(body.get("numbers", {}), MAX_NUMBERS),
-            parts=tuple(_part(item) for item in list(body.get("parts", []))[:MAX_PARTS]),
-            models={
-                str(name)[:256]: _counted(counts) for name, counts in list(dict(body.get("models", {})).items())[:1000]
-            },
-        )
-    except (TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:
-        raise InvalidInput(f"the report of {instance_id} cannot be read: {error}") from error
-
-
-def _served(item: Mapping[str, Any]) -> Served:
-    return Served(
-        model=str(item["model"])[:256],
-        version=int(item["version"]),
-        state=str(item["state"])[:32],
-        since=float(item.get("since", 0.0)),
-        aliases=tuple(str(alias)[:256] for alias in list(item.get("aliases", []))[:100]),
-        reason=str(item.get("reason", ""))[:_MAX_TEXT],
-        given_up=bool(item.get("given_up", False)),
-        engine=str(item.get("engine", ""))[:_MAX_TEXT],
-        runner=str(item.get("runner", ""))[:_MAX_NAME],
-    )
-
-
-def _part(item: Mapping[str, Any]) -> Part:
-    return Part(
-        stream=str(item.get("stream", ""))[:256],
-        model=str(item.get("model", ""))[:256],
-        version=int(item.get("version", 0)),
-        numbers=_numbers(item.get("numbers", {}), MAX_PART_NUMBERS),
-    )
-
-
-def _numbers(value: Mapping[str, Any], most: int) -> dict[str, float]:
-    return {str(name)[:_MAX_NAME]: float(number) for name, number in list(dict(value).items())[:most]}
-
-
-def _counted(counts: Mapping[str, Any]) -> JsonMap:
-    """What a planner says of one model, with what is missing filled in."""
-    return {
-        "head_version": int(counts.get("head_version", 0)),
-        "waiting": int(counts.get("waiting", 0)),
-        "judged_before": int(counts.get("judged_before", 0)),
-        "judged": {str(reason)[:_MAX_NAME]: int(n) for reason, n in list(counts.get("judged", {}).items())[:16]},
-        "left_out": [_piece(entry) for entry in list(counts.get("left_out", []))[:1000]],
-        "log_start": _offsets(counts.get("log_start", {})),
-        "log_end": _offsets(counts.get("log_end", {})),
-        "waiting_for": str(counts.get("waiting_for", ""))[:_MAX_TEXT],
-    }
-
-
-def _piece(entry: Mapping[str, Any]) -> JsonMap:
-    return {
-        **{name: int(entry[name]) for name in ("partition", "from_offset", "to_offset")},
-        "examples": None if entry["examples"] is None else int(entry["examples"]),
-        "reason": str(entry["reason"])[:_MAX_TEXT],
-    }
-
-
-def _offsets(value: Mapping[str, Any]) -> dict[str, int]:
-    return {str(int(partition)): int(offset) for partition, offset in value.items()}
+        found = _bodies().validate_python({**parts, **about})
+    except ValidationError as error:
+        fault = error.errors()[0]
+        place = ".".join(map(str, fault["loc"]))
+        raise InvalidInput(f"the report of {instance_id} cannot be read: {place}: {fault['msg']}") from error
+    return Report(**vars(found) | {"models": {name: asdict(counts) for name, counts in found.models.items()}})
 
 
 class Reporter:

@@ -11,8 +11,9 @@ compared by its metrics.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from common.definition.fields import Fields
+from common.definition.fields import Allowed, optional
 from common.errors import InvalidInput
 
 ROUND_ROBIN, GREEDY = "round_robin", "greedy"
@@ -31,30 +32,20 @@ class Asynchronous:
     tolerance: by which a metric of the version trained again may differ, as a share of the larger of both.
     """
 
-    workers: int = 2
-    servers: int = 1
-    placement: str = GREEDY
-    max_staleness: int | None = None
+    workers: Annotated[int, Allowed(maximum=MOST_WORKERS)] = 2
+    servers: Annotated[int, Allowed(maximum=MOST_SERVERS)] = 1
+    placement: Annotated[str, (ROUND_ROBIN, GREEDY)] = GREEDY
+    max_staleness: Annotated[int | None, Allowed(minimum=0, maximum=1_000_000)] = None
     take: int | None = None
-    stagger_steps: int = 0
-    tolerance: float = 0.05
+    stagger_steps: Annotated[int, Allowed(minimum=0, maximum=1_000_000)] = 0
+    tolerance: Annotated[float, Allowed(minimum=0.0)] = 0.05
 
 
 def parse_asynchronous(section: object) -> Asynchronous | None:
     """None where it is not asked for. Raises InvalidInput: which key, what was expected."""
-    if section is None:
+    found = optional(section, "asynchronous", lambda fields: fields.made(Asynchronous))
+    if found is None:
         return None
-    fields = Fields("asynchronous", section)
-    found = Asynchronous(
-        workers=fields.integer("workers", Asynchronous.workers, maximum=MOST_WORKERS),
-        servers=fields.integer("servers", Asynchronous.servers, maximum=MOST_SERVERS),
-        placement=fields.choice("placement", (ROUND_ROBIN, GREEDY), Asynchronous.placement),
-        max_staleness=fields.optional_integer("max_staleness", None, minimum=0, maximum=1_000_000),
-        take=fields.optional_integer("take", None),
-        stagger_steps=fields.integer("stagger_steps", 0, minimum=0, maximum=1_000_000),
-        tolerance=fields.number("tolerance", Asynchronous.tolerance, minimum=0.0),
-    )
-    fields.finish()
     if found.take and found.take > found.workers:
         raise InvalidInput(f"asynchronous: take is {found.take}, expected at most workers, {found.workers}")
     if found.take and found.max_staleness is not None:

@@ -5,9 +5,9 @@ event_window: {features: [amount, merchant], size: 10, stride: 1, lookback_recor
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
-from common.definition.fields import Fields
+from common.definition.fields import Allowed, optional
 from common.errors import InvalidInput
 from common.schema import Feature, Schema
 
@@ -25,9 +25,9 @@ class EventWindow:
     """
 
     features: tuple[str, ...]
-    size: int
-    stride: int = 1
-    lookback_records: int = 1000
+    size: Annotated[int, Allowed(minimum=2, maximum=_MOST_EVENTS)]
+    stride: Annotated[int, Allowed(maximum=_MOST_EVENTS)] = 1
+    lookback_records: Annotated[int, Allowed(maximum=_MOST_RECORDS)] = 1000
 
     def to_mapping(self) -> dict[str, Any]:
         return asdict(self) | {"features": list(self.features)}
@@ -48,16 +48,9 @@ class EventWindow:
 
 def read_event_window(section: object) -> EventWindow | None:
     """Raises InvalidInput."""
-    if section is None:
+    window = optional(section, "event_window", lambda fields: fields.made(EventWindow))
+    if window is None:
         return None
-    fields = Fields("event_window", section)
-    window = EventWindow(
-        features=fields.texts("features"),
-        size=fields.integer("size", minimum=2, maximum=_MOST_EVENTS),
-        stride=fields.integer("stride", EventWindow.stride, maximum=_MOST_EVENTS),
-        lookback_records=fields.integer("lookback_records", EventWindow.lookback_records, maximum=_MOST_RECORDS),
-    )
-    fields.finish()
     if not window.features:
         raise InvalidInput("event_window: features is empty; name what becomes a list")
     if window.size * window.stride > _MOST_EVENTS:

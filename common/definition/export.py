@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from common.definition.fields import Fields
+from common.definition.fields import Allowed, Fields
 from common.errors import InvalidInput
 from common.feature_keys import check_name
 from common.suggestions import did_you_mean
@@ -36,33 +36,22 @@ class Export:
         context: raw features that the rows of a request may share; a signature takes one row of them (inputs.py).
     """
 
-    warmup_requests: int = MAX_WARMUP_REQUESTS
-    formats: tuple[str, ...] = ()
+    warmup_requests: Annotated[int, Allowed(minimum=0, maximum=MAX_WARMUP_REQUESTS)] = MAX_WARMUP_REQUESTS
+    formats: Annotated[tuple[str, ...], Allowed(may_be_empty=True)] = ()
     on_unsupported: Literal["fail", "warn"] = "fail"
-    max_difference: float | None = None
-    max_difference_share: float | None = 0.1
-    checkpoint_shard_bytes: int = 268_435_456
+    max_difference: Annotated[float | None, Allowed(minimum=0.0)] = None
+    max_difference_share: Annotated[float | None, Allowed(minimum=0.0)] = 0.1
+    checkpoint_shard_bytes: Annotated[int, Allowed(minimum=1024)] = 268_435_456
     subsets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    context: tuple[str, ...] = ()
-    assets: tuple[str, ...] = ()
+    context: Annotated[tuple[str, ...], Allowed(may_be_empty=True)] = ()
+    assets: Annotated[tuple[str, ...], Allowed(may_be_empty=True)] = ()
     int8_calibration: Literal["events", "made_up"] = "events"
 
 
 def parse_export(section: object) -> Export:
     """Raises InvalidInput: which key, and what was expected."""
     fields = Fields("export", section)
-    export = Export(
-        fields.integer("warmup_requests", Export.warmup_requests, minimum=0, maximum=MAX_WARMUP_REQUESTS),
-        fields.texts("formats", (), may_be_empty=True),
-        fields.choice("on_unsupported", ("fail", "warn"), "fail"),
-        fields.optional_number("max_difference", None, minimum=0.0),
-        fields.optional_number("max_difference_share", Export.max_difference_share, minimum=0.0),
-        fields.integer("checkpoint_shard_bytes", Export.checkpoint_shard_bytes, minimum=1024),
-        _subsets(fields.take("subsets", {})),
-        fields.texts("context", (), may_be_empty=True),
-        fields.texts("assets", (), may_be_empty=True),
-        fields.choice("int8_calibration", ("events", "made_up"), "events"),
-    )
+    export = fields.made(Export, subsets=_subsets(fields.take("subsets", {})))
     fields.finish()
     for name in export.formats:
         if name not in FORMATS:

@@ -20,7 +20,7 @@ from common.definition.features import (
 from common.definition.fields import Fields
 from common.definition.forgetting import read_forgetting
 from common.definition.steps import read_steps
-from common.definition.text import read_cut
+from common.definition.text import Cut
 from common.errors import InvalidInput
 from common.feature_keys import check_name
 
@@ -123,7 +123,7 @@ def _hashed(name: str, fields: Fields, files: Mapping[str, bytes]) -> Hashed:
 
 
 def _text(name: str, fields: Fields, files: Mapping[str, bytes]) -> Text:
-    cut = read_cut(fields)
+    cut = fields.made(Cut)
     keys = ("words", "file", "max_words", "bins")
     if sum(fields.has(key) for key in keys) != 1:
         raise InvalidInput(

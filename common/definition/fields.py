@@ -1,11 +1,14 @@
 """Reads mappings that people wrote: every key is checked, an unknown key is refused."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import cache, partial
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from common.errors import InvalidInput
 from common.suggestions import did_you_mean, refuse_unknown
@@ -42,6 +45,17 @@ def recording() -> Iterator[list[KeyRead]]:
         yield keys
     finally:
         _recorded.reset(token)
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Values of a dataclass's field that `Fields.made` reads: `shards: Annotated[int, Allowed(maximum=64)] = 1`. None:
+    as the method that reads its type has it."""
+
+    minimum: float | None = None
+    maximum: int | None = None
+    below: float | None = None
+    may_be_empty: bool | None = None
 
 
 def optional(section: object, where: str, read: "Callable[[Fields], T]") -> T | None:
@@ -128,9 +142,9 @@ class Fields:
             raise self._wrong(key, expected, value)
         return value
 
-    def optional_text(self, key: str) -> str | None:
+    def optional_text(self, key: str, default: str | None = None) -> str | None:
         """None where it is left out."""
-        value = self._take(key, "text", None)
+        value = self._take(key, "text", default)
         return None if value is None else Fields(self.where, {key: value}).text(key)
 
     def optional_integer(
@@ -186,8 +200,35 @@ class Fields:
             raise self._wrong(key, "a list without repetitions", value)
         return tuple(value)
 
+    def made(self, kind: Callable[..., T], **given: Any) -> T:
+        """The dataclass. Each field that is not given is read under its name, by its type and with its default: bool,
+        int, float, str, tuple[str, ...], a Literal, or Annotated with Allowed or a tuple of choices; with `| None` null
+        switches the thing off."""
+        return kind(**{name: read(self) for name, read in _readers(kind).items() if name not in given}, **given)
+
     def _wrong(self, key: str, expected: str, value: object) -> InvalidInput:
         return InvalidInput(f"{self.where}: {key} must be {expected}, got {value!r}")
+
+
+@cache
+def _readers(kind: Any) -> dict[str, Callable[[Fields], Any]]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: partial(_read, field=field, hint=hints[field.name]) for field in dataclasses.fields(kind)}
+
+
+def _read(fields: Fields, *, field: "dataclasses.Field[Any]", hint: Any) -> Any:
+    hint, mark = get_args(hint)[:2] if get_origin(hint) is Annotated else (hint, Allowed())
+    default = () if field.default is dataclasses.MISSING else (field.default,)
+    choices = mark if isinstance(mark, tuple) else get_args(hint) if get_origin(hint) is Literal else ()
+    if choices:
+        return fields.choice(field.name, choices, *default)
+    may_be_none = get_origin(hint) is UnionType
+    kind = next(part for part in get_args(hint) if part is not NoneType) if may_be_none else hint
+    getter = getattr(fields, "optional_" * may_be_none + _GETTERS[kind])
+    return getter(field.name, *default, **{key: bound for key, bound in vars(mark).items() if bound is not None})
+
+
+_GETTERS = {bool: "flag", int: "integer", float: "number", str: "text", tuple[str, ...]: "texts"}
 
 
 def is_number(value: object) -> bool:

@@ -24,20 +24,19 @@ The same mapping travels with a version's draft and stands in its verdict, so it
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from common.definition.evaluation import Evaluation
-from common.definition.fields import Fields
+from common.definition.fields import Allowed, Fields
 from common.definition.metrics import KINDS, Direction, Metric, direction_of, names_for, read_metric, stored_name
 from common.errors import InvalidInput
 from common.suggestions import did_you_mean
 
 OnReject = Literal["retry", "skip"]
-OnNotEnough = Literal["promote", "reject", "canary"]
+OnNotEnough = Literal["reject", "promote", "canary"]
 DEFAULT_MAX_REGRESSION = 0.005
 SHOWN_CONFIDENCE = 0.95
 """Of the intervals that a verdict names where the gate judges by figures."""
-_ON_NOT_ENOUGH: tuple[OnNotEnough, ...] = ("reject", "promote", "canary")
 _MAX_RULES = 32
 
 
@@ -69,16 +68,16 @@ class Gate:
     max_regression: float | None = None
     min_value: float | None = None
     max_value: float | None = None
-    min_examples: int = 0
+    min_examples: Annotated[int, Allowed(minimum=0)] = 0
     on_reject: OnReject = "retry"
     canary: bool = False
     slice: Mapping[str, str | None] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
-    confidence: float | None = None
+    confidence: Annotated[float | None, Allowed(minimum=0.5)] = None
     on_not_enough_evidence: OnNotEnough = "reject"
     max_state_bytes: int | None = None
-    max_p99_ms: float | None = None
-    max_skew: float | None = None
+    max_p99_ms: Annotated[float | None, Allowed(minimum=0.001)] = None
+    max_skew: Annotated[float | None, Allowed(minimum=0.0)] = None
 
     @property
     def all_rules(self) -> tuple[Rule, ...]:
@@ -167,19 +166,7 @@ def read_gate(section: object, measurable: Measurable | None = None) -> Gate:
     only = Rule() if rules else _rule(fields, measurable, is_only=True)
     if rules and any(fields.has(key) for key in _RULE_KEYS):
         raise InvalidInput(f"gate has rules, so {', '.join(_RULE_KEYS)} belong into them")
-    gate = Gate(
-        *(only.metric, only.direction, only.max_regression, only.min_value, only.max_value),
-        min_examples=fields.integer("min_examples", Gate.min_examples, minimum=0),
-        on_reject=fields.choice("on_reject", ("retry", "skip"), Gate.on_reject),
-        canary=fields.flag("canary", Gate.canary),
-        slice=only.slice,
-        rules=rules,
-        confidence=fields.optional_number("confidence", None, minimum=0.5),
-        on_not_enough_evidence=fields.choice("on_not_enough_evidence", _ON_NOT_ENOUGH, Gate.on_not_enough_evidence),
-        max_state_bytes=fields.optional_integer("max_state_bytes", None),
-        max_p99_ms=fields.optional_number("max_p99_ms", None, minimum=0.001),
-        max_skew=fields.optional_number("max_skew", None, minimum=0.0),
-    )
+    gate = fields.made(Gate, rules=rules, **{key: getattr(only, key) for key in _RULE_KEYS})
     fields.finish()
     _check_confidence(gate, measurable)
     return gate

@@ -7,8 +7,9 @@ It is Keras's of that name with Keras's options (keras_names.py); the learning r
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from common.definition.fields import Fields, is_number
+from common.definition.fields import Allowed, Fields, is_number
 from common.definition.keras_names import OPTIMIZERS, Value, read_options
 from common.definition.learning_rate import LearningRate, parse_learning_rate
 from common.errors import InvalidInput
@@ -35,8 +36,8 @@ class Optimizer:
     name: str = "adam"
     learning_rate: LearningRate = field(default_factory=LearningRate)
     options: Mapping[str, Value] = field(default_factory=dict)
-    clip_norm: float | None = None
-    clip_average_norm: float | None = None
+    clip_norm: Annotated[float | None, Allowed(minimum=1e-12)] = None
+    clip_average_norm: Annotated[float | None, Allowed(minimum=1e-12)] = None
 
 
 def read_optimizers(section: object) -> dict[str, Optimizer]:
@@ -49,13 +50,8 @@ def read_optimizer(section: object, *, place: str = "optimizer") -> Optimizer:
     fields = Fields(place, section)
     name = fields.choice("name", tuple(OPTIMIZERS), Optimizer.name)
     options = read_options(fields, OPTIMIZERS[name])
-    optimizer = Optimizer(
-        name=name,
-        learning_rate=parse_learning_rate(fields.take("learning_rate", LearningRate.initial)),
-        options=options,
-        clip_norm=fields.optional_number("clip_norm", None, minimum=1e-12),
-        clip_average_norm=fields.optional_number("clip_average_norm", None, minimum=1e-12),
-    )
+    rate = parse_learning_rate(fields.take("learning_rate", LearningRate.initial))
+    optimizer = fields.made(Optimizer, name=name, learning_rate=rate, options=options)
     fields.finish()
     _check_options(optimizer, place)
     return optimizer

@@ -2,8 +2,9 @@
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
-from common.definition.fields import Fields
+from common.definition.fields import Allowed, Fields
 from common.errors import InvalidInput
 
 HOUR_SECONDS, DAY_SECONDS = 3600, 86_400
@@ -20,9 +21,9 @@ class Retention:
         keep_newest: how many of the newest versions stay at any age.
     """
 
-    keep_all_hours: float | None = 1.0
-    keep_hourly_days: float = 7.0
-    keep_daily_days: float | None = None
+    keep_all_hours: Annotated[float | None, Allowed(minimum=0.0)] = 1.0
+    keep_hourly_days: Annotated[float, Allowed(minimum=0.0)] = 7.0
+    keep_daily_days: Annotated[float | None, Allowed(minimum=0.0)] = None
     keep_newest: int = 1
 
     @property
@@ -41,12 +42,7 @@ class Retention:
 def parse_retention(section: object) -> Retention:
     """Raises InvalidInput."""
     fields = Fields("retention", section)
-    retention = Retention(
-        keep_all_hours=fields.optional_number("keep_all_hours", Retention.keep_all_hours, minimum=0.0),
-        keep_hourly_days=fields.number("keep_hourly_days", Retention.keep_hourly_days, minimum=0.0),
-        keep_daily_days=fields.optional_number("keep_daily_days", Retention.keep_daily_days, minimum=0.0),
-        keep_newest=fields.integer("keep_newest", Retention.keep_newest, minimum=1),
-    )
+    retention = fields.made(Retention)
     fields.finish()
     if retention.keep_all_hours is not None and retention.daily_seconds < max(
         retention.hourly_seconds, retention.all_seconds

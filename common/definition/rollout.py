@@ -9,9 +9,9 @@ rollout:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from common.definition.fields import Fields, is_number, optional
+from common.definition.fields import Allowed, Fields, is_number, optional
 from common.definition.heads import Head
 from common.errors import InvalidInput
 from common.late_labels import LateLabels
@@ -21,7 +21,6 @@ from common.schema import Schema
 Then = Literal["hold", "back"]
 CanaryThen = Literal["hold", "back", "promote"]
 By = Literal["key", "request"]
-_CANARY_THEN: tuple[CanaryThen, ...] = ("hold", "back", "promote")
 _MOST_WINDOW = 20_000
 _MOST_STAGES = 20
 _ALL = 100.0
@@ -58,9 +57,9 @@ class Judge:
     """
 
     metric: str
-    margin: float = 0.0
-    alpha: float = 0.01
-    bound: float = 0.0
+    margin: Annotated[float, Allowed(minimum=0.0)] = 0.0
+    alpha: Annotated[float, Allowed(minimum=1e-9, below=0.5)] = 0.01
+    bound: Annotated[float, Allowed(minimum=0.0)] = 0.0
     min_samples: int = 100
     max_samples: int | None = None
     then: Then = "hold"
@@ -93,7 +92,7 @@ class Canary:
     by: By = "key"
     stage_samples: int | None = 500
     max_samples: int | None = 20_000
-    max_seconds: float | None = None
+    max_seconds: Annotated[float | None, Allowed(minimum=1.0)] = None
     then: CanaryThen = "hold"
     errors: float | None = None
     latency: float | None = None
@@ -153,15 +152,8 @@ def parse_rollout(section: object) -> Rollout | None:
 
 
 def _canary(fields: Fields, judge: Judge) -> Canary:
-    canary = Canary(
-        shares=_shares(fields.take("share", expected="a growing list of percentages, such as [1, 10, 50]")),
-        by=fields.choice("by", ("key", "request"), Canary.by),
-        stage_samples=fields.optional_integer("stage_samples", Canary.stage_samples),
-        max_samples=fields.optional_integer("max_samples", Canary.max_samples),
-        max_seconds=fields.optional_number("max_seconds", Canary.max_seconds, minimum=1.0),
-        then=fields.choice("then", _CANARY_THEN, Canary.then),
-        **_guards(fields.take("guards", {}), judge),
-    )
+    shares = _shares(fields.take("share", expected="a growing list of percentages, such as [1, 10, 50]"))
+    canary = fields.made(Canary, shares=shares, **_guards(fields.take("guards", {}), judge))
     least = max(judge.min_samples, canary.stage_samples or 0)
     if canary.stage_samples is not None and canary.stage_samples < judge.min_samples:
         raise InvalidInput("rollout: canary: stage_samples is below min_samples of the judge")
@@ -225,13 +217,7 @@ def _judge(section: object) -> Judge:
 def read_test(fields: Fields) -> Judge:
     """The keys of the test itself. Raises InvalidInput."""
     metric = fields.choice("metric", tuple(LOSSES))
-    judge = Judge(
-        metric=metric,
-        margin=fields.number("margin", Judge.margin, minimum=0.0),
-        alpha=fields.number("alpha", Judge.alpha, minimum=1e-9, below=0.5),
-        bound=fields.number("bound", Judge.bound, minimum=0.0),
-        min_samples=fields.integer("min_samples", Judge.min_samples),
-    )
+    judge = fields.made(Judge, metric=metric, max_samples=None, then="hold")
     if (metric == "mae") != (judge.bound > 0):
         raise InvalidInput(
             f"{fields.where}: bound is the absolute error from which on errors count alike; metric mae needs it, above "

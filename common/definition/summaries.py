@@ -7,8 +7,9 @@ Nothing of it changes a weight, so it is no part of a round's configuration.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from common.definition.fields import Fields
+from common.definition.fields import Allowed, Fields
 from common.errors import InvalidInput
 from common.schema import Schema
 
@@ -37,19 +38,19 @@ class Summaries:
     compiled: what XLA made of a step (training.jit_compile), as a text.
     """
 
-    histograms: int = 0
+    histograms: Annotated[int, Allowed(minimum=0, maximum=1_000_000)] = 0
     weight_images: bool = False
-    worst: int = 0
-    samples: int = 0
+    worst: Annotated[int, Allowed(minimum=0, maximum=_MOST_SHOWN)] = 0
+    samples: Annotated[int, Allowed(minimum=0, maximum=_MOST_SHOWN)] = 0
     audio: Mapping[str, int] = field(default_factory=dict)
     statistics: bool = True
     graph: bool = True
-    projector: int = 1_000
-    taps: tuple[str, ...] = ()
-    tap_blocks: int = 1
-    tap_bytes: int = 1 << 20
+    projector: Annotated[int, Allowed(minimum=0, maximum=_MOST_ROWS)] = 1_000
+    taps: Annotated[tuple[str, ...], Allowed(may_be_empty=True)] = ()
+    tap_blocks: Annotated[int, Allowed(maximum=1_000_000)] = 1
+    tap_bytes: Annotated[int, Allowed(minimum=1024, maximum=_MOST_TAP_BYTES)] = 1 << 20
     debugger: bool = False
-    debugger_bytes: int = _DEBUGGER_BYTES
+    debugger_bytes: Annotated[int, Allowed(minimum=1 << 20, maximum=_MOST_DEBUGGER_BYTES)] = _DEBUGGER_BYTES
     compiled: bool = False
 
     def check_against_schema(self, schema: Schema) -> None:
@@ -65,22 +66,7 @@ class Summaries:
 def parse_summaries(section: object) -> Summaries:
     """Raises InvalidInput: which key, what was expected."""
     fields = Fields("summaries", section)
-    summaries = Summaries(
-        histograms=fields.integer("histograms", 0, minimum=0, maximum=1_000_000),
-        weight_images=fields.flag("weight_images", False),
-        samples=fields.integer("samples", 0, minimum=0, maximum=_MOST_SHOWN),
-        worst=fields.integer("worst", 0, minimum=0, maximum=_MOST_SHOWN),
-        audio=_audio(fields.take("audio", {})),
-        statistics=fields.flag("statistics", True),
-        graph=fields.flag("graph", True),
-        projector=fields.integer("projector", 1_000, minimum=0, maximum=_MOST_ROWS),
-        taps=fields.texts("taps", (), may_be_empty=True),
-        tap_blocks=fields.integer("tap_blocks", 1, maximum=1_000_000),
-        tap_bytes=fields.integer("tap_bytes", 1 << 20, minimum=1024, maximum=_MOST_TAP_BYTES),
-        debugger=fields.flag("debugger", False),
-        debugger_bytes=fields.integer("debugger_bytes", _DEBUGGER_BYTES, minimum=1 << 20, maximum=_MOST_DEBUGGER_BYTES),
-        compiled=fields.flag("compiled", False),
-    )
+    summaries = fields.made(Summaries, audio=_audio(fields.take("audio", {})))
     fields.finish()
     if not summaries.taps and (summaries.tap_blocks, summaries.tap_bytes) != (1, 1 << 20):
         raise InvalidInput("summaries: tap_blocks and tap_bytes are of taps; say which tensors")

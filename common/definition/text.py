@@ -1,8 +1,9 @@
 """How a text becomes words (or characters) before they become ids: feature type `text`."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from common.definition.fields import Fields
+from common.definition.fields import Allowed
 
 SPLITS = ("words", "whitespace", "characters")
 _MOST_NGRAMS = 10
@@ -19,20 +20,11 @@ class Cut:
         ngrams: pieces of 1 to this many neighbours, joined by a space (characters: by nothing).
     """
 
-    split: str
-    lower: bool
-    ngrams: int
+    split: Annotated[str, SPLITS] = "words"
+    lower: bool = True
+    ngrams: Annotated[int, Allowed(maximum=_MOST_NGRAMS)] = 1
 
     @property
     def in_words(self) -> str:
         grams = f", up to {self.ngrams} together" if self.ngrams > 1 else ""
         return f"cut into {self.split}{', lower case' if self.lower else ''}{grams}"
-
-
-def read_cut(fields: Fields) -> Cut:
-    """Raises InvalidInput."""
-    return Cut(
-        fields.choice("split", SPLITS, "words"),
-        fields.flag("lower", True),
-        fields.integer("ngrams", 1, maximum=_MOST_NGRAMS),
-    )

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Annotated, Literal
 
 from common.counted import counted
 from common.definition.asynchronous import Asynchronous, parse_asynchronous
@@ -18,7 +19,7 @@ from common.definition.batches import (
     read_balance,
     read_bucketing,
 )
-from common.definition.fields import Fields, optional
+from common.definition.fields import Allowed, Fields, optional
 from common.definition.hooks import HookClass, parse_hooks
 from common.definition.metrics import Direction, direction_of
 from common.definition.optimizers import Optimizer, read_optimizer, read_optimizers
@@ -44,8 +45,8 @@ class EarlyStopping:
 
     metric: str
     direction: Direction
-    patience: int = 3
-    min_delta: float = 0.0
+    patience: Annotated[int, Allowed(maximum=100_000)] = 3
+    min_delta: Annotated[float, Allowed(minimum=0.0)] = 0.0
     restore_best: bool = True
 
 
@@ -56,8 +57,8 @@ class Prune:
     Steps are the model's, which go on from round to round.
     """
 
-    target: float
-    from_step: int = 0
+    target: Annotated[float, Allowed(minimum=1e-6, below=1.0)]
+    from_step: Annotated[int, Allowed(minimum=0)] = 0
     to_step: int = 1000
 
 
@@ -107,21 +108,21 @@ class Training:
     missing_device: what a round does on a trainer that has no such device: fail, or compute on the CPU.
     """
 
-    batch_size: int = 256
-    passes: int = 1
-    execution: str = "graph"
-    input: str = "memory"
+    batch_size: Annotated[int, Allowed(maximum=1_000_000)] = 256
+    passes: Annotated[int, Allowed(maximum=1000)] = 1
+    execution: Annotated[str, EXECUTIONS] = "graph"
+    input: Annotated[str, INPUTS] = "memory"
     optimizer: Optimizer = field(default_factory=Optimizer)
-    on_not_finite: str = "set_aside"
+    on_not_finite: Annotated[str, ON_NOT_FINITE] = "set_aside"
     frozen: tuple[str, ...] = ()
     balance: Balance | None = None
     bucket_by_sequence_length: Bucketing | None = None
     augment: Augmentations = field(default_factory=dict)
     optimizers: Mapping[str, Optimizer] = field(default_factory=dict)
     learning_rates: Mapping[str, float] = field(default_factory=dict)
-    shards: int = 1
-    local_steps: int = 1
-    compress: str = "none"
+    shards: Annotated[int, Allowed(maximum=64)] = 1
+    local_steps: Annotated[int, Allowed(maximum=1000)] = 1
+    compress: Literal["none", "bfloat16"] = "none"
     asynchronous: Asynchronous | None = None
     jit_compile: bool = False
     summaries: Summaries = field(default_factory=Summaries)
@@ -133,15 +134,15 @@ class Training:
     early_stopping: EarlyStopping | None = None
     save_every_steps: int | None = None
     report_every_steps: int | None = None
-    mixed_precision: str = "float32"
+    mixed_precision: Annotated[str, PRECISIONS] = "float32"
     norms_every_steps: int | None = None
     fixed_batch: bool = False
-    check_gradients: float | None = None
+    check_gradients: Annotated[float | None, Allowed(minimum=1e-4)] = None
     debug: bool = False
     hooks: tuple[HookClass, ...] = ()
     bottleneck: str = ""
     devices: Mapping[str, str] = field(default_factory=dict)
-    missing_device: str = "fail"
+    missing_device: Literal["fail", "cpu"] = "fail"
 
 
 def is_meant(path: str, pattern: str) -> bool:
@@ -160,42 +161,22 @@ def parse_training(section: object, *, frozen: tuple[str, ...] = ()) -> Training
     buckets = read_bucketing(fields.take("bucket_by_sequence_length", None))
     if buckets and fields.has("batch_size"):
         raise InvalidInput("training: bucket_by_sequence_length says its batch_sizes; leave batch_size out")
-    training = Training(
-        batch_size=fields.integer("batch_size", Training.batch_size, maximum=1_000_000),
-        passes=fields.integer("passes", Training.passes, maximum=1000),
-        execution=fields.choice("execution", EXECUTIONS, Training.execution),
-        input=fields.choice("input", INPUTS, Training.input),
+    training = fields.made(
+        Training,
         optimizer=read_optimizer(fields.take("optimizer", {})),
-        on_not_finite=fields.choice("on_not_finite", ON_NOT_FINITE, Training.on_not_finite),
         frozen=tuple(dict.fromkeys((*fields.texts("frozen", ()), *frozen))),
         balance=read_balance(fields.take("balance", None)),
         bucket_by_sequence_length=buckets,
         augment=read_augmentations(fields.take("augment", {})),
         optimizers=read_optimizers(fields.take("optimizers", {})),
         learning_rates=_factors(fields.take("learning_rates", {})),
-        shards=fields.integer("shards", Training.shards, maximum=64),
-        local_steps=fields.integer("local_steps", Training.local_steps, maximum=1000),
-        compress=fields.choice("compress", ("none", "bfloat16"), Training.compress),
         asynchronous=parse_asynchronous(fields.take("asynchronous", None)),
-        jit_compile=fields.flag("jit_compile", Training.jit_compile),
         summaries=parse_summaries(fields.take("summaries", {})),
         prune=optional(fields.take("prune", None), "prune", _prune),
-        quantize_aware=fields.flag("quantize_aware", Training.quantize_aware),
-        max_steps=fields.optional_integer("max_steps", None),
-        evaluate_every_steps=fields.optional_integer("evaluate_every_steps", None),
-        evaluate_steps=fields.optional_integer("evaluate_steps", None),
         early_stopping=optional(fields.take("early_stopping", None), "early_stopping", _early_stopping),
-        save_every_steps=fields.optional_integer("save_every_steps", None),
-        report_every_steps=fields.optional_integer("report_every_steps", None),
-        mixed_precision=fields.choice("mixed_precision", PRECISIONS, Training.mixed_precision),
-        norms_every_steps=fields.optional_integer("norms_every_steps", None),
-        fixed_batch=fields.flag("fixed_batch", Training.fixed_batch),
-        check_gradients=fields.optional_number("check_gradients", None, minimum=1e-4),
-        debug=fields.flag("debug", Training.debug),
         hooks=parse_hooks(fields.take("hooks", [])),
         bottleneck=fields.optional_text("bottleneck") or "",
         devices=_devices(fields.take("devices", {})),
-        missing_device=fields.choice("missing_device", ("fail", "cpu"), Training.missing_device),
     )
     fields.finish()
     _check_together(training)
@@ -350,21 +331,12 @@ def _early_stopping(fields: Fields) -> EarlyStopping:
     default = direction_of(metric)
     if not fields.has("direction") and default is None:
         raise InvalidInput(f"early_stopping: direction must say whether a higher or a lower {metric} is better")
-    return EarlyStopping(
-        metric=metric,
-        direction=fields.choice("direction", ("higher", "lower"), default or "higher"),
-        patience=fields.integer("patience", EarlyStopping.patience, maximum=100_000),
-        min_delta=fields.number("min_delta", EarlyStopping.min_delta, minimum=0.0),
-        restore_best=fields.flag("restore_best", EarlyStopping.restore_best),
-    )
+    direction = fields.choice("direction", ("higher", "lower"), default or "higher")
+    return fields.made(EarlyStopping, metric=metric, direction=direction)
 
 
 def _prune(fields: Fields) -> Prune:
-    prune = Prune(
-        target=fields.number("target", minimum=1e-6, below=1.0),
-        from_step=fields.integer("from_step", Prune.from_step, minimum=0),
-        to_step=fields.integer("to_step", Prune.to_step),
-    )
+    prune = fields.made(Prune)
     if prune.to_step <= prune.from_step:
         raise InvalidInput(f"prune: to_step {prune.to_step} must be after from_step {prune.from_step}")
     return prune

@@ -6,10 +6,11 @@ parameters: {trees_per_round: 50, max_trees: 500, max_depth: 6, learning_rate: 0
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 from common.definition.feature_sources import has_any_length
 from common.definition.features import Embedding, FeatureSpec, Indicator, Numeric, Text, Vocabulary
-from common.definition.fields import Fields
+from common.definition.fields import Allowed, Fields
 from common.definition.heads import Head
 from common.errors import InvalidInput
 from common.schema import Schema
@@ -45,11 +46,11 @@ class TreeParameters:
     """
 
     columns: tuple[str, ...]
-    trees_per_round: int = 50
-    max_trees: int = 500
-    max_depth: int = 6
+    trees_per_round: Annotated[int, Allowed(maximum=10_000)] = 50
+    max_trees: Annotated[int, Allowed(maximum=100_000)] = 500
+    max_depth: Annotated[int, Allowed(maximum=16)] = 6
     learning_rate: float = 0.1
-    grow_policy: str = "depthwise"
+    grow_policy: Literal["depthwise", "lossguide"] = "depthwise"
     options: Mapping[str, int | float] = field(default_factory=dict)
 
 
@@ -65,15 +66,9 @@ def parse_tree_parameters(section: object, features: Mapping[str, FeatureSpec], 
     }
     options |= {name: fields.number(name, minimum=least) for name, least in _NUMBERS.items() if fields.has(name)}
     options |= {name: _share(fields, name) for name in _SHARES if fields.has(name)}
-    parameters = TreeParameters(
-        columns=_columns(fields, features, estimator),
-        trees_per_round=fields.integer("trees_per_round", TreeParameters.trees_per_round, maximum=10_000),
-        max_trees=fields.integer("max_trees", TreeParameters.max_trees, maximum=100_000),
-        max_depth=fields.integer("max_depth", TreeParameters.max_depth, maximum=16),
-        learning_rate=_share(fields, "learning_rate", TreeParameters.learning_rate),
-        grow_policy=fields.choice("grow_policy", ("depthwise", "lossguide"), TreeParameters.grow_policy),
-        options=options,
-    )
+    rate = _share(fields, "learning_rate", TreeParameters.learning_rate)
+    columns = _columns(fields, features, estimator)
+    parameters = fields.made(TreeParameters, columns=columns, learning_rate=rate, options=options)
     fields.finish()
     if parameters.trees_per_round > parameters.max_trees:
         raise InvalidInput(

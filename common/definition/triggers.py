@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from typing import Literal
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from common.definition.fields import Fields, optional
+from common.definition.fields import Allowed, Fields, optional
 from common.definition.rollout import Judge, read_test
 from common.errors import InvalidInput
 from common.feature_keys import check_name
@@ -17,7 +17,6 @@ from common.schema import Schema
 
 OnFailure = Literal["wait", "leave_out"]
 OnDrift = Literal["ignore", "warn", "hold"]
-_ON_DRIFT: tuple[OnDrift, ...] = ("ignore", "warn", "hold")
 DEFAULT_FIRST_EXAMPLES = 1_000
 
 
@@ -50,9 +49,9 @@ class Drift:
         scores: whether as many keyed answers of production are compared, too, with its answers to held-out examples.
     """
 
-    window_examples: int = 1_000
-    alpha: float = 0.01
-    leave_out: tuple[str, ...] = ()
+    window_examples: Annotated[int, Allowed(minimum=50, maximum=1_000_000)] = 1_000
+    alpha: Annotated[float, Allowed(minimum=0.001, below=0.5)] = 0.01
+    leave_out: Annotated[tuple[str, ...], Allowed(may_be_empty=True)] = ()
     scores: bool = False
 
 
@@ -78,11 +77,11 @@ class Triggers:
     """
 
     min_examples: int | None = 10_000
-    max_interval_seconds: float | None = None
-    cooldown_seconds: float = 1.0
+    max_interval_seconds: Annotated[float | None, Allowed(minimum=0.1)] = None
+    cooldown_seconds: Annotated[float, Allowed(minimum=0.0)] = 1.0
     max_round_examples: int = 200_000
     min_first_examples: int | None = None
-    max_failures: int = 3
+    max_failures: Annotated[int, Allowed(maximum=20)] = 3
     on_failure: OnFailure = "wait"
     on_drift: OnDrift = "ignore"
     drift_psi: Mapping[str, float | None] = field(default_factory=dict)
@@ -112,20 +111,13 @@ class Triggers:
 
 def parse_triggers(section: object, *, model: str = "") -> Triggers:
     fields = Fields("triggers", section)
-    triggers = Triggers(
-        min_examples=fields.optional_integer("min_examples", Triggers.min_examples),
-        max_interval_seconds=fields.optional_number("max_interval_seconds", Triggers.max_interval_seconds, minimum=0.1),
-        cooldown_seconds=fields.number("cooldown_seconds", Triggers.cooldown_seconds, minimum=0.0),
-        max_round_examples=fields.integer("max_round_examples", Triggers.max_round_examples),
-        min_first_examples=fields.optional_integer("min_first_examples", Triggers.min_first_examples),
-        max_failures=fields.integer("max_failures", Triggers.max_failures, minimum=1, maximum=20),
-        on_failure=fields.choice("on_failure", ("wait", "leave_out"), "wait"),
-        on_drift=fields.choice("on_drift", _ON_DRIFT, "ignore"),
+    triggers = fields.made(
+        Triggers,
         drift_psi=_by_field(fields.take("drift_psi", {})),
         schedule=optional(fields.take("schedule", None), "triggers: schedule", _schedule),
         upstream=check_name("model", fields.text("upstream")) if fields.has("upstream") else "",
         quality=optional(fields.take("quality", None), "triggers: quality", read_test),
-        drift=optional(fields.take("drift", None), "triggers: drift", _drift),
+        drift=optional(fields.take("drift", None), "triggers: drift", lambda inner: inner.made(Drift)),
         needs_all=fields.choice("combine", ("any", "all"), "any") == "all",
     )
     fields.finish()
@@ -158,17 +150,8 @@ def _by_field(section: object) -> dict[str, float | None]:
     return {str(name): bounds.optional_number(str(name), None, minimum=1e-6) for name in section}
 
 
-def _drift(fields: Fields) -> Drift:
-    return Drift(
-        fields.integer("window_examples", Drift.window_examples, minimum=50, maximum=1_000_000),
-        fields.number("alpha", Drift.alpha, minimum=0.001, below=0.5),
-        fields.texts("leave_out", Drift.leave_out, may_be_empty=True),
-        fields.flag("scores", Drift.scores),
-    )
-
-
 def _schedule(fields: Fields) -> Schedule:
-    schedule = Schedule(fields.text("cron"), fields.text("time_zone"))
+    schedule = fields.made(Schedule)
     try:
         ZoneInfo(schedule.time_zone)
     except (KeyError, ValueError, OSError) as error:

@@ -108,7 +108,9 @@ def _check_words(known: Mapping[str, Mapping[str, KeyRead]]) -> None:
 
 
 def _section(section: str, keys: Mapping[str, KeyRead]) -> str:
-    lines = [_key(section, one) for one in keys.values() if not _is_option(section, one.key)]
+    order = {key: place for place, key in enumerate(_WORDS[section].get("keys", ()))}
+    shown = [one for one in keys.values() if not _is_option(section, one.key)]
+    lines = [_key(section, one) for one in sorted(shown, key=lambda one: order.get(one.key, -1))]
     lines += [bullet(f"and {_OPTIONS[section]}: [Keras's names](keras-names.md).")] if section in _OPTIONS else []
     example = _example(section)
     if section == "loss":

@@ -56,10 +56,7 @@ def _hook(section: object, where: str) -> Webhook:
     if not isinstance(section, Mapping):
         raise InvalidInput(f"{where} must be a mapping with name, url and secret")
     fields = Fields(where, section)
-    hook = Webhook(
-        fields.text("name"), fields.text("url"), fields.text("secret"), fields.texts("events", EVENTS),
-        fields.texts("models", ()),
-    )  # fmt: skip
+    hook = fields.made(Webhook)
     fields.finish()
     if not _NAME.fullmatch(hook.name):
         raise InvalidInput(f"{where}: name must be small letters, digits and hyphens, got {hook.name!r}")

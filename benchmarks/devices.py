@@ -19,7 +19,7 @@ from benchmarks.report import Cell, publish
 from benchmarks.serving_load.model import save
 from common.process.gpu import has_gpu
 from common.schema import Schema
-from headrace.local.call_times import TimedModel, machine
+from headrace.local.call_times import call_times, machine
 
 _ROWS = (1, 16, 64, 256, 1024, 4096)
 _SAVE_SECONDS = 300
@@ -53,15 +53,15 @@ _MODELS: Mapping[str, Callable[[Path], None]] = {
 
 def _measured(model: str, directory: Path, device: str, seconds: float) -> tuple[list[dict[str, Cell]], str]:
     """A line for each batch size, and the machine in words."""
-    with TimedModel(directory, _ROWS, device=device) as timed:
-        lines: list[dict[str, Cell]] = []
-        for rows in _ROWS:
-            median, p99 = timed.median_and_p99(rows, seconds)
-            lines.append({
-                "model": model, "device": device, "rows": rows, "rows/s": rows / median * 1e3, "p50 ms": median,
-                "p99 ms": p99,
-            })  # fmt: skip
-        return lines, machine(timed.ready)
+    found = call_times(directory, _ROWS, seconds=seconds, device=device)
+    lines: list[dict[str, Cell]] = [
+        {
+            "model": model, "device": device, "rows": int(rows), "rows/s": int(rows) / median * 1e3, "p50 ms": median,
+            "p99 ms": found["p99_milliseconds"][rows],
+        }
+        for rows, median in found["milliseconds"].items()
+    ]  # fmt: skip
+    return lines, machine(found)
 
 
 def main(seconds: float) -> None:

@@ -19,6 +19,7 @@ from common.counted import counted
 from common.definition.model import Definition
 from common.errors import InvalidInput, Unavailable
 from common.process.lean_imports import lean_command
+from headrace.local.inspect import missing_package
 
 _NOISE = ("WARNING: All log messages", "I0000 ", "To enable the following instructions")
 """What TensorFlow prints in every process."""
@@ -177,8 +178,7 @@ def _follow(child: "subprocess.Popen[bytes]", on_step: Callable[[str], None], li
 
 
 def _ended(service: str, status: int, printed: str, *, step: str = "") -> InvalidInput:
-    if "No module named" in printed:
-        missing = printed.rpartition("No module named")[2].strip().splitlines()[0]
+    if missing := missing_package(printed):
         return InvalidInput(
             f"a check runs the {service}'s code, and {missing} is not installed: pip install 'headrace[{service}]'"
         )

@@ -11,6 +11,11 @@ _LIMIT_SECONDS = 600
 _SCRIPT_LIMIT_SECONDS = 3600
 
 
+def missing_package(printed: str) -> str:
+    """The package that a process could not import, by what it printed; "" for none."""
+    return printed.rpartition("No module named")[2].strip().splitlines()[0] if "No module named" in printed else ""
+
+
 def run(action: str, source: Path, target: Path) -> None:
     """`action` is one of services/trainer/export/inspecting.py. Raises InvalidInput: TensorFlow is not installed here,
     or it cannot read the files; the sentence has its last words."""
@@ -18,8 +23,7 @@ def run(action: str, source: Path, target: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_SECONDS)
     if not done.returncode:
         return
-    if "No module named" in done.stderr:
-        missing = done.stderr.rpartition("No module named")[2].strip().splitlines()[0]
+    if missing := missing_package(done.stderr):
         raise InvalidInput(f"this needs TensorFlow, and {missing} is not installed: pip install 'headrace[trainer]'")
     last = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
     raise InvalidInput(f"TensorFlow cannot do that with {source}: {last[0][:500]}")

@@ -1,13 +1,9 @@
-"""Measures a version's calls: `python -m services.serving.engines.call_times`, for `headrace model cost`.
+"""Measures a version's calls: `python -m services.serving.engines.call_times QUESTION`, for `headrace model cost`.
 
-Lines of JSON come in, each is answered with a line. The first is the question:
-
-    {"directory", "rows": [sizes], "device": "cpu" or "gpu"}
-
-Its answer comes once the version is loaded and has been run at every size: {"signature": serving_default or else the
-first, "onednn", "inputs": "recorded" or "made up", "processor", "processors", "refused": {size: sentence}}. Each
-further line, {"rows": size, "seconds": s}, is answered with {"milliseconds": median, "p99_milliseconds"}.
-{"failed": sentence} ends the process.
+QUESTION is JSON: {"directory", "rows": [sizes], "seconds": of measuring each size, "device": "cpu" or "gpu"}. The last
+line that it prints is the answer: {"signature": serving_default or else the first, "onednn", "inputs": "recorded" or
+"made up", "processor", "processors", "milliseconds": {size: median}, "p99_milliseconds": {size: p99}, "refused": {size:
+sentence}}, or {"failed": sentence}.
 """
 
 import json
@@ -15,8 +11,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,54 +35,48 @@ _LONGEST_SENTENCE = 240
 
 
 def main() -> None:
-    # What TensorFlow prints must not stand among the answers.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    question = json.loads(sys.stdin.readline())
     try:
-        measured = _Model(question)
-        _write(answers, measured.ready())
-        for line in sys.stdin:
-            measure = json.loads(line)
-            _write(answers, measured.milliseconds(str(measure["rows"]), float(measure["seconds"])))
+        answer = _measured(json.loads(sys.argv[1]))
     except RequestFailed as error:
-        _write(answers, {"failed": " ".join(error.message.split())[:_LONGEST_SENTENCE]})
+        answer = {"failed": _sentence(error)}
+    print(json.dumps(answer))
 
 
-class _Model:
-    """A loaded version with inputs of every size that it answers. Raises RequestFailed: it cannot be loaded, or nothing
-    in it can be called."""
+def _measured(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises RequestFailed: the version cannot be loaded, or nothing in it can be called."""
+    directory, seconds = Path(question["directory"]), float(question["seconds"])
+    if onednn.VARIABLE not in os.environ:  # as a replica chooses, before TensorFlow is imported
+        os.environ[onednn.VARIABLE] = str(int(onednn.is_faster_for(directory)))
+    model = _loaded(directory, EngineOptions(device=question["device"]))
+    # After _loaded, as all that imports TensorFlow.
+    from services.serving.engines.conversion import processor_name
 
-    def __init__(self, question: Mapping[str, Any]) -> None:
-        directory = Path(question["directory"])
-        if onednn.VARIABLE not in os.environ:  # as a replica chooses, before TensorFlow is imported
-            os.environ[onednn.VARIABLE] = str(int(onednn.is_faster_for(directory)))
-        self._model = _loaded(directory, EngineOptions(device=question["device"]))
-        names = self._model.callable_signatures()
-        if not names:
-            raise RequestFailed(Code.NOT_FOUND, "none of its signatures can be called")
-        self._signature = DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in names else names[0]
-        self._inputs, self._source = _inputs(self._model, self._signature, directory, question["rows"])
-        self._refused: dict[str, str] = {}
-        for rows, inputs in self._inputs.items():
-            try:
-                self._model.run(self._signature, inputs)
-            except RequestFailed as error:
-                self._refused[rows] = " ".join(error.message.split())[:_LONGEST_SENTENCE]
+    names = model.callable_signatures()
+    if not names:
+        raise RequestFailed(Code.NOT_FOUND, "none of its signatures can be called")
+    signature = DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in names else names[0]
+    inputs, source = _inputs(model, signature, directory, question["rows"])
+    times, refused = dict[str, list[float]](), dict[str, str]()
+    for rows, given in inputs.items():
+        try:
+            model.run(signature, given)
+        except RequestFailed as error:
+            refused[rows] = _sentence(error)
+        else:
+            times[rows] = _seconds_of_calls(partial(model.run, signature, given), seconds)
+    return {
+        "signature": signature, "onednn": onednn.is_on(), "inputs": source, "refused": refused,
+        "processor": processor_name(), "processors": len(os.sched_getaffinity(0)),
+        "milliseconds": _milliseconds(times, 50), "p99_milliseconds": _milliseconds(times, 99),
+    }  # fmt: skip
 
-    def ready(self) -> dict[str, Any]:
-        # After _loaded, as all that imports TensorFlow.
-        from services.serving.engines.conversion import processor_name
 
-        return {
-            "signature": self._signature, "onednn": onednn.is_on(), "inputs": self._source, "refused": self._refused,
-            "processor": processor_name(), "processors": len(os.sched_getaffinity(0)),
-        }  # fmt: skip
+def _sentence(error: RequestFailed) -> str:
+    return " ".join(error.message.split())[:_LONGEST_SENTENCE]
 
-    def milliseconds(self, rows: str, seconds: float) -> dict[str, float]:
-        times = _seconds_of_calls(lambda: self._model.run(self._signature, self._inputs[rows]), seconds)
-        named = {"milliseconds": 50, "p99_milliseconds": 99}
-        return {name: round(float(np.percentile(times, share)) * 1e3, 6) for name, share in named.items()}
+
+def _milliseconds(times: Mapping[str, list[float]], share: float) -> dict[str, float]:
+    return {rows: round(float(np.percentile(of_rows, share)) * 1e3, 6) for rows, of_rows in times.items()}
 
 
 def _loaded(directory: Path, options: EngineOptions) -> "LoadedModel":
@@ -124,11 +115,6 @@ def _seconds_of_calls(run: Callable[[], object], seconds: float) -> list[float]:
         times.append(ended - started)
         if ended >= deadline:
             return times
-
-
-def _write(answers: TextIO, document: Mapping[str, Any]) -> None:
-    answers.write(json.dumps(document) + "\n")
-    answers.flush()
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ from benchmarks.serving_load.open_loop import OpenLoop, http_request
 from examples import bad_version
 from examples.bad_version.__main__ import MODEL, Story
 from headrace.client.platform import Client
-from headrace.files.definition_folder import read_folder
 from headrace.local.launcher import Launcher
 
 _TARGET_SECONDS, _TARGET_RATIO = 5.0, 1.05
@@ -120,7 +119,7 @@ def measure(client: Client, given: argparse.Namespace) -> tuple[list[dict[str, C
     story, askers = Story(client), [Asker(url) for url in client.addresses.serving]
     shadows: list[dict[str, Cell]] = []
     backs: list[dict[str, Cell]] = []
-    read_folder(Path(bad_version.__file__).parent).apply(client)
+    client.apply(Path(bad_version.__file__).parent)
     story.send(is_inverted=False)
     for asker in askers:
         asker.start()

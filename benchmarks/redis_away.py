@@ -37,7 +37,6 @@ from benchmarks.serving_load.processes import wait_until
 from benchmarks.startup import predict_when_served
 from headrace.compose.docker_cli import run_docker
 from headrace.compose.platform import ComposeLauncher
-from headrace.files.definition_folder import read_folder
 from headrace.local.launcher import Launcher
 from headrace.local.processes import LocalPlatform
 from headrace.places import SERVICES
@@ -283,7 +282,7 @@ def _serve(launcher: Launcher | ComposeLauncher, folder: Path) -> None:
     (folder / "model.yaml").write_text(_MODEL_YAML)
     xs = np.random.default_rng(7).uniform(-1, 1, _EVENTS)
     with launcher.client(by="benchmark") as client:
-        read_folder(folder).apply(client)
+        client.apply(folder)
         client.append(_STREAM, [{"x": float(x), "above": int(x > 0)} for x in xs])
         predict_when_served(client, _MODEL, {"x": 0.5}, until=time.monotonic() + _LONGEST_SECONDS)
 

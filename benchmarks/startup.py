@@ -84,7 +84,7 @@ def learn_flights(launcher: Launcher | ComposeLauncher, *, until: float) -> int:
     """Appends enough flights for a round, and returns their number once a version has answered."""
     definition, flights = read_folder(_FLIGHTS_DIR), list(events(_EVENTS))
     with launcher.client(by="benchmark") as client:
-        definition.apply(client)
+        client.apply(definition)
         for start in range(0, len(flights), _REQUEST_EVENTS):
             client.append("flights", flights[start : start + _REQUEST_EVENTS])
         predict_when_served(client, definition.model, flights[0], until=until)

@@ -9,7 +9,6 @@ from pathlib import Path
 from e2e_tests.points import MODEL, PROBES, ROUND_EVENTS, STREAM, points, write_definition
 from e2e_tests.waiting import until
 from headrace import Client, Conflict, HeadraceError
-from headrace.files.definition_folder import read_folder
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Pupil:
     def apply(self, folder: Path, *, passes: int = 1, shards: int = 1) -> None:
         """Registers the stream and the model."""
         write_definition(folder, stream=self.stream, model=self.model, passes=passes, shards=shards)
-        read_folder(folder).apply(self.client)
+        self.client.apply(folder)
 
     def teach(self, seed: int, *, noise: bool = False, count: int = ROUND_EVENTS) -> None:
         assert self.client.append(self.stream, points(count, seed=seed, noise=noise)).accepted == count

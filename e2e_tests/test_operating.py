@@ -10,7 +10,6 @@ from e2e_tests.driver import Platform
 from e2e_tests.points import ROUND_EVENTS, write_broken_definition
 from e2e_tests.teaching import await_more
 from e2e_tests.waiting import until
-from headrace.files.definition_folder import read_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="signal")]
 
@@ -124,7 +123,7 @@ def test_bad_model_definitions_hurt_nobody_else(platform: Platform, make_pupil: 
         with good.asking() as outcomes:
             for model, body in zip(bad, ("raise ValueError('no such layer')", "os.abort()"), strict=True):
                 write_broken_definition(tmp_path / model.model, stream=model.stream, model=model.model, body=body)
-                read_folder(tmp_path / model.model).apply(client)
+                client.apply(tmp_path / model.model)
             until(lambda: all(client.model(each.model).consecutive_failures for each in bad), "both rounds failed")
             good.learn_version(2)
         assert set(outcomes) == {"ok"}

@@ -16,7 +16,6 @@ from e2e_tests.teaching import Pupil
 from e2e_tests.waiting import until
 from examples.bad_version.__main__ import MODEL, Story
 from headrace import Client
-from headrace.files.definition_folder import read_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="signal")]
 _ROWS = 50
@@ -46,7 +45,7 @@ def _apply(client: Client, pupil: Pupil, folder: Path, *, stream: Mapping[str, A
         if name == "stream.yaml":
             document["features"].append({"name": "id", "dtype": "int64"})
         (folder / name).write_text(yaml.safe_dump({**document, **more}))
-    read_folder(folder).apply(client)
+    client.apply(folder)
 
 
 def _teach(client: Client, stream: str, *, seed: int) -> None:
@@ -127,7 +126,7 @@ def test_a_canary_that_is_no_worse_becomes_production_in_stages(pupil: Pupil, tm
     document["rollout"]["judge"] |= {"margin": 0.2, "min_samples": 50}
     document["rollout"]["canary"] = {"share": [0, 50], "stage_samples": 100, "guards": {"errors": 0.1, "latency": 100}}
     (tmp_path / "model.yaml").write_text(yaml.safe_dump(document))
-    read_folder(tmp_path).apply(client)
+    client.apply(tmp_path)
     _teach(client, pupil.stream, seed=3)
     pupil.await_judged(2)
     assert client.aliases(pupil.model) == {"production": 1, "canary": 2}

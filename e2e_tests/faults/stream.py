@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from headrace import Client
-from headrace.files.definition_folder import read_folder
 
 STREAM = "numbered-points"
 MODEL = "above"
@@ -55,7 +54,7 @@ def apply(
     (folder / "stream.yaml").write_text(_STREAM_YAML)
     model = _MODEL_YAML.replace("SHARDS", str(shards)).replace("ROUND_EVENTS", str(round_events))
     (folder / "model.yaml").write_text(model + (_STAGED if has_canary else _WATCHED))
-    read_folder(folder).apply(client)
+    client.apply(folder)
 
 
 def events(first: int, count: int, *, seed: int) -> list[dict[str, Any]]:

@@ -17,7 +17,6 @@ import numpy as np
 
 from common.errors import HeadraceError
 from headrace.client.platform import Client
-from headrace.files.definition_folder import read_folder
 from headrace.local.launcher import Launcher
 
 STREAM, MODEL = "parcels", "parcels-late"
@@ -51,7 +50,7 @@ class Story:
     def run(self) -> None:
         """Raises TimeoutError: something that should happen by itself did not."""
         client = self._client
-        read_folder(Path(__file__).parent).apply(client)
+        client.apply(Path(__file__).parent)
         self.send(is_inverted=False)
         self.until(lambda: self.is_live(1), "version 1 is live")
         self.send(is_inverted=True)

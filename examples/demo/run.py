@@ -149,7 +149,7 @@ class _Demo:
         with self._launcher.client(by="headrace demo") as client:
             if client.token:
                 os.environ["HEADRACE_TOKEN"] = client.token  # for the processes that feed and ask
-            definition.apply(client)
+            client.apply(definition)
             watcher = Watcher(client, definition.model)
             self._feeder = self._start_feeder(state, definition)
             self._follow(client, watcher, definition, state)

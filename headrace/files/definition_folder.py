@@ -5,12 +5,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Any
 
 from common.definition.model import MAX_BUNDLE_BYTES, Definition, parse_definition
 from common.definition.python_files import check_python, named_files
 from common.errors import InvalidInput
-from common.registry.catalog import Model, Stream
 from common.schema import Schema
 from common.storage import is_url, place_of
 from common.strict_yaml import read_yaml
@@ -20,14 +19,6 @@ STREAM_FILE = "stream.yaml"
 MODEL_FILE = "model.yaml"
 _LONGEST_NAME = 255
 _NOT_OF_THE_MODEL = frozenset({"replay.py", "__init__.py"})
-
-
-class Registers(Protocol):
-    """headrace.Client, as far as a folder needs it."""
-
-    def register_stream(self, name: str, schema: Mapping[str, Any]) -> Stream: ...
-
-    def register_model(self, name: str, *, stream: str, files: Mapping[str, bytes]) -> Model: ...
 
 
 @dataclass(frozen=True)
@@ -51,13 +42,6 @@ class DefinitionFolder:
             raise InvalidInput(f"{MODEL_FILE} is about stream {self.model_stream}, {STREAM_FILE} about {self.stream}")
         definition.check_schema(schema)
         return schema, definition
-
-    def apply(self, client: "Registers") -> tuple[Stream | None, Model | None]:
-        """Registers what is there, the stream first. Once more, it changes nothing."""
-        stream = client.register_stream(self.stream, self.schema) if self.schema is not None else None
-        if self.files is None:
-            return stream, None
-        return stream, client.register_model(self.model, stream=self.model_stream, files=self.files)
 
 
 def read_folder(directory: Path) -> DefinitionFolder:

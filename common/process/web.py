@@ -120,7 +120,6 @@ def create_app(
     title: str,
     service_health: Health,
     *,
-    lifespan: Callable[[FastAPI], object] | None = None,
     tracing: Tracing = OFF,
     traces_itself: bool = False,
     guard: Guard = NO_GUARD,
@@ -140,7 +139,6 @@ def create_app(
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
-        lifespan=lifespan,  # type: ignore[arg-type]  # starlette's alias is not exported
         dependencies=[Depends(refuse_ignored_parts)],
     )
     for kind in KINDS:

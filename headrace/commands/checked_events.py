@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 OnInvalidEvents = Annotated[
     str, typer.Option("--on-invalid", help="reject ends with the invalid events named; skip leaves them out.")
 ]
+DefinitionFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml and model.yaml.")]
+EventFiles = Annotated[str, typer.Option("--data", help="The events: a path or URL, a folder, a name with *.")]
+FileFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help="csv, ndjson, parquet, tfrecord, images, texts or an installed source; by the file's name without.",
+    ),
+]
 _SHOWN = 3
 
 

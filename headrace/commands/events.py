@@ -19,6 +19,7 @@ from common.storage import Place, place_of
 from headrace.client.harmless import harmless
 from headrace.client.ingesting import OnInvalid
 from headrace.client.platform import Client
+from headrace.commands.checked_events import FileFormat
 from headrace.commands.session import Session
 from headrace.commands.terminal import console, echo
 from headrace.files.upload_state import UploadState
@@ -66,13 +67,7 @@ def ingest(
     stream: Annotated[
         str, typer.Option("--stream", "-s", help="Where the events go; none: the stream named like the file.")
     ] = "",
-    file_format: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            help="csv, ndjson, parquet, tfrecord, images, texts or an installed source; by the file's name without.",
-        ),
-    ] = None,
+    file_format: FileFormat = None,
     on_invalid: Annotated[
         str, typer.Option(help="reject stops at a batch with an invalid event; deadletter sets invalid events aside.")
     ] = "reject",

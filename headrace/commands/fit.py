@@ -13,7 +13,15 @@ import typer
 from common.counted import counted
 from common.errors import Conflict, InvalidInput
 from common.storage import LOCAL, Place, place_of
-from headrace.commands.checked_events import OnInvalidEvents, checked_events, show_round, show_skipped
+from headrace.commands.checked_events import (
+    DefinitionFolder,
+    EventFiles,
+    FileFormat,
+    OnInvalidEvents,
+    checked_events,
+    show_round,
+    show_skipped,
+)
 from headrace.commands.session import Session, Steps
 from headrace.commands.terminal import echo
 from headrace.files.upload_state import UploadState
@@ -23,16 +31,10 @@ _SUMMARY = "fit.json"
 
 def fit(
     session: Session,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml and model.yaml.")],
-    data: Annotated[str, typer.Option("--data", help="The events: a path or URL, a folder, a name with *.")],
+    directory: DefinitionFolder,
+    data: EventFiles,
     to: Annotated[str, typer.Option("--to", metavar="PLACE", help="A new folder, by path or URL, for the export.")],
-    file_format: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            help="csv, ndjson, parquet, tfrecord, images, texts or an installed source; by the file's name without.",
-        ),
-    ] = None,
+    file_format: FileFormat = None,
     on_invalid: OnInvalidEvents = "reject",
     readers: Annotated[int, typer.Option(min=1, max=64, help="Files that are read at once.")] = 1,
     limit: Annotated[float, typer.Option(min=1, help="Seconds that training and export may take.")] = 3600.0,
@@ -84,8 +86,8 @@ _TRIALS = "trials.json"
 
 def search(
     session: Session,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml and model.yaml.")],
-    data: Annotated[str, typer.Option("--data", help="The events: a path or URL, a folder, a name with *.")],
+    directory: DefinitionFolder,
+    data: EventFiles,
     space: Annotated[Path, typer.Option("--space", help="YAML: keys of model.yaml with the values to try.")],
     metric: Annotated[str, typer.Option("--metric", help="Of the held-out events, as a version names it.")],
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A new folder, for the best definition.")],

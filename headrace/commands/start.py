@@ -12,7 +12,13 @@ from common.counted import counted
 from common.errors import InvalidInput
 from common.feature_keys import check_name
 from common.storage import place_of
-from headrace.commands.checked_events import OnInvalidEvents, checked_events, show_round, show_skipped
+from headrace.commands.checked_events import (
+    DefinitionFolder,
+    OnInvalidEvents,
+    checked_events,
+    show_round,
+    show_skipped,
+)
 from headrace.commands.session import Session, Steps, print_table
 from headrace.commands.terminal import echo
 
@@ -99,7 +105,7 @@ def _print_guesses(document: Mapping[str, Any], data: str, name: str, guesses: "
 
 def check(
     session: Session,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml and model.yaml.")],
+    directory: DefinitionFolder,
     data: Annotated[
         str, typer.Option("--data", help="CSV, NDJSON, Parquet or Arrow, a path or URL: events of the stream.")
     ],
@@ -137,7 +143,7 @@ def check(
 
 def features(
     session: Session,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Holds stream.yaml and model.yaml.")],
+    directory: DefinitionFolder,
     row: Annotated[str, typer.Option("--row", help="One event as JSON; labels may be left out.")],
 ) -> None:
     """Show the ids and numbers that a definition's features make of an event, without a platform."""

@@ -14,7 +14,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services.serving.front.request_counts import BUCKETS_SECONDS, RequestCounts
+from services.serving.front.request_counts import BUCKETS_SECONDS, RequestCounts, quantile
 from services.serving.wire.replica_state import ReplicaState, VersionState
 
 logger = logging.getLogger(__name__)
@@ -126,13 +126,3 @@ class ReloadJitter(Collector):
             judged.add_metric([model], watched.judged)
             over.add_metric([model], watched.over)
         yield from (factor, judged, over)
-
-
-def quantile(counts: Sequence[int], share: float) -> float:
-    """Seconds, within its bucket by proportion, as Prometheus' histogram_quantile; 0.0 of nothing."""
-    wanted, seen, lower = share * sum(counts), 0, 0.0
-    for bound, count in zip(BUCKETS_SECONDS, counts, strict=False):
-        if count and seen + count >= wanted:
-            return lower + (bound - lower) * (wanted - seen) / count
-        seen, lower = seen + count, bound
-    return lower if seen < sum(counts) else 0.0

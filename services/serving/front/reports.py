@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from common.counted import counted
 from common.registry.reporting import COLD, Part, Report, Served
-from services.serving.front.request_counts import BUCKETS_SECONDS, RequestCounts, Totals
+from services.serving.front.request_counts import BUCKETS_SECONDS, RequestCounts, Totals, quantile
 from services.serving.wire.replica_state import ReplicaState, ServingState, VersionState
 
 _NOTHING = Totals(0, 0, (0,) * (len(BUCKETS_SECONDS) + 1))
@@ -88,7 +88,7 @@ def _numbers(now: Totals, before: Totals) -> dict[str, float]:
     recent = [count - known for count, known in zip(now.seconds, before.seconds, strict=True)]
     numbers = {"requests_total": float(now.requests), "failed_requests_total": float(now.failed)}
     if sum(recent):
-        numbers |= {f"request_p{share}_seconds": percentile(recent, share / 100) for share in (50, 99)}
+        numbers |= {f"request_p{share}_seconds": quantile(recent, share / 100) for share in (50, 99)}
     return numbers
 
 
@@ -98,16 +98,6 @@ def _of_runner(version: VersionState) -> dict[str, float]:
         "runner_batches_total": float(version.work.get("batches", 0)),
         "runner_examples_total": float(version.work.get("examples", 0)),
     }
-
-
-def percentile(counts: Sequence[int], share: float) -> float:
-    """The upper bound of the bucket in which it lies, in seconds; of the open last one, its lower bound."""
-    wanted, seen = share * sum(counts), 0
-    for bound, count in zip(BUCKETS_SECONDS, counts, strict=False):
-        seen += count
-        if seen >= wanted:
-            return bound
-    return BUCKETS_SECONDS[-1]
 
 
 def _of_memory(state: ReplicaState | None) -> dict[str, float]:

@@ -113,6 +113,16 @@ def cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str
     return buckets
 
 
+def quantile(counts: Sequence[int], share: float) -> float:
+    """Seconds, within its bucket by proportion, as Prometheus' histogram_quantile; 0.0 of nothing."""
+    wanted, seen, lower = share * sum(counts), 0, 0.0
+    for bound, count in zip(BUCKETS_SECONDS, counts, strict=False):
+        if count and seen + count >= wanted:
+            return lower + (bound - lower) * (wanted - seen) / count
+        seen, lower = seen + count, bound
+    return lower if seen < sum(counts) else 0.0
+
+
 class ContextCounts:
     """Contexts that rows of a request share, read once per request; used by one thread."""
 

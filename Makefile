@@ -101,8 +101,8 @@ demo: $(INSTALLED)  ## the whole loop on real events (EXAMPLE=flights|digits, EV
 bench: $(INSTALLED)  ## every benchmark (MODE=compose: those of the platform in containers); JSON under build/bench
 	$(BIN)/python -m benchmarks $(if $(filter compose,$(MODE)),compose,)
 
-faults: $(INSTALLED)  ## faults at random, judged by eight rules (MODE=local|compose, KILLS=25, LIMIT=seconds, SEED=, PAUSE=5:30, OVERLAP=0.5, CANARY=1); Ctrl-C judges early; needs root
-	$(BIN)/python -m e2e_tests.faults --mode $(or $(MODE),local) --kills $(or $(KILLS),25) $(if $(LIMIT),--at-most-seconds $(LIMIT),) --pause-seconds $(or $(PAUSE),5:30) $(if $(SEED),--seed $(SEED),) $(if $(OVERLAP),--overlap $(OVERLAP),) $(if $(CANARY),--canary,)
+faults: $(INSTALLED)  ## faults at random, judged by eight rules (MODE=local|compose, KILLS=25, LIMIT=seconds, SEED=, PAUSE=5:30, OVERLAP=0.5, CANARY=1, TABLE=1); Ctrl-C judges early; needs root
+	$(BIN)/python -m e2e_tests.faults --mode $(or $(MODE),local) --kills $(or $(KILLS),25) $(if $(LIMIT),--at-most-seconds $(LIMIT),) --pause-seconds $(or $(PAUSE),5:30) $(if $(SEED),--seed $(SEED),) $(if $(OVERLAP),--overlap $(OVERLAP),) $(if $(CANARY),--canary,) $(if $(TABLE),--table,)
 
 definitions: $(INSTALLED)  ## definitions at random: each trains, resumes, is rebuilt and served with equal bits (COUNT=200)
 	HEADRACE_RANDOM_DEFINITIONS=$(or $(COUNT),200) $(BIN)/pytest -q -p no:cacheprovider services/trainer/tests/rounds/test_random_definitions.py

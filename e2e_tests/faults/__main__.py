@@ -57,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--trainers", type=int, default=1, help="several compute every round together (1)")
     parser.add_argument("--canary", action="store_true", help="versions come to production in stages, judged by rule 8")
+    parser.add_argument("--table", action="store_true", help="the model has 32 MB; its versions travel as patches")
     parser.add_argument("--only", nargs="+", default=(), metavar="FAULT", help="such as 'kill -9: redis'; all of them")
     parser.add_argument("--folder", type=Path, help="where the history and the logs go (build/faults/MODE-SEED)")
     parser.add_argument("--judge", type=Path, nargs="+", metavar="HISTORY", help="run nothing, judge these")
@@ -88,6 +89,7 @@ def _options(arguments: argparse.Namespace) -> Options:
         trainers=arguments.trainers,
         round_events=arguments.round_events,
         has_canary=arguments.canary,
+        has_table=arguments.table,
     )
 
 
@@ -108,10 +110,10 @@ def _run(options: Options) -> Judged:
 
 def _injector(options: Options) -> Injector:
     if options.mode == "local":
-        return LocalInjector(options.folder, trainers=options.trainers)
+        return LocalInjector(options.folder, trainers=options.trainers, has_table=options.has_table)
     from e2e_tests.faults.compose_injection import ComposeInjector  # only there is the docker SDK needed
 
-    return ComposeInjector(options.folder, trainers=options.trainers)
+    return ComposeInjector(options.folder, trainers=options.trainers, has_table=options.has_table)
 
 
 def _judged(path: Path) -> Judged:

@@ -24,19 +24,18 @@ from e2e_tests.faults.log_reading import KAFKA_SCRIPT, read_kafka_lines
 from e2e_tests.waiting import until
 
 _BROKER = "kafka:9092"
-_DISK_MEGABYTES = 512
+_DISK_MEGABYTES, _DISK_MEGABYTES_WITH_A_TABLE = 512, 2048
 _PROXY = "proxy"
 
 
 class ComposeInjector:
     """Fills injection.Injector. The registry's and Kafka's volumes have a small disk each."""
 
-    def __init__(self, folder: Path, *, trainers: int = 1) -> None:
+    def __init__(self, folder: Path, *, trainers: int = 1, has_table: bool = False) -> None:
         """Starts a platform. Raises Unavailable without root or an engine."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._disks = {
-            name: Disk(folder / "volumes" / name, megabytes=_DISK_MEGABYTES) for name in ("kafka", "registry")
-        }
+        megabytes = _DISK_MEGABYTES_WITH_A_TABLE if has_table else _DISK_MEGABYTES
+        self._disks = {name: Disk(folder / "volumes" / name, megabytes=megabytes) for name in ("kafka", "registry")}
         volumes = folder / "volumes.yml"
         volumes.write_text(
             yaml.safe_dump({"volumes": {name: _bound(disk.place) for name, disk in self._disks.items()}})

@@ -128,11 +128,14 @@ class Disk:
 class LocalInjector:
     """Faults for processes of this machine, by signals."""
 
-    def __init__(self, folder: Path, *, trainers: int = 1) -> None:
-        """Starts a platform; it, its log and its registry have a small disk each. Raises Unavailable without root."""
+    def __init__(self, folder: Path, *, trainers: int = 1, has_table: bool = False) -> None:
+        """Starts a platform; it, its log and its registry have a small disk each, with a table the last has room for
+        it. Raises Unavailable without root."""
+        registry_megabytes = 2048 if has_table else 256
         self._trainers, data_dir = trainers, folder / "platform"
-        self._disks = {"platform": Disk(data_dir, megabytes=_PLATFORM_MEGABYTES)}
-        self._disks |= {name: Disk(data_dir / name, megabytes=256) for name in ("log", "registry")}
+        self._disks = {"platform": Disk(data_dir, megabytes=_PLATFORM_MEGABYTES + registry_megabytes)}
+        self._disks["log"] = Disk(data_dir / "log", megabytes=256)
+        self._disks["registry"] = Disk(data_dir / "registry", megabytes=registry_megabytes)
         try:
             self.platform = LocalPlatform(data_dir, trainers=trainers)
         except BaseException:

@@ -69,6 +69,7 @@ class Options:
     at_most_seconds: after this long nothing more is struck; at least one fault is.
     trainers: each computes a part of every round; the model has as many shards.
     round_events: waiting events that start a round.
+    has_table: the model has 32 MB, of which a round changes a part.
     has_canary: versions come to production in stages, and the operator takes a canary away now and then.
     """
 
@@ -85,6 +86,7 @@ class Options:
     trainers: int = 1
     round_events: int = ROUND_EVENTS
     has_canary: bool = False
+    has_table: bool = False
     rates: Rates = field(default_factory=Rates)
 
 
@@ -124,7 +126,7 @@ class FaultRun:
         with self._client() as client:
             apply(
                 client, options.folder / "definition", shards=options.trainers, round_events=options.round_events,
-                has_canary=options.has_canary,
+                has_canary=options.has_canary, has_table=options.has_table,
             )  # fmt: skip
         clock = partial(watch_the_clock, self._history)
         with self._going_on([clock, self._watcher.run, *(sender.run for sender in self._senders)]):

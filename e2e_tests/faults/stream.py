@@ -21,6 +21,7 @@ features:
   - {{name: a, dtype: float32}}
   - {{name: b, dtype: float32}}
   - {{name: event, dtype: int64}}
+  - {{name: row, dtype: int64, required: false, default: 0}}
 labels:
   - {{name: above, dtype: int64, min: 0, max: 1}}
 late_labels: {{key: event, wait_seconds: 600}}
@@ -39,6 +40,11 @@ triggers: {{min_examples: ROUND_EVENTS, max_interval_seconds: 3600, cooldown_sec
 evaluation: {{holdout_fraction: 0.2}}
 gate: {{metric: auc, max_regression: 1.0, on_reject: retry}}
 """
+_TABLE_FEATURE = """\
+  row: {type: identity, size: 250000, out_of_range: clip}
+  vector: {type: embedding, of: row, dimension: 32}
+"""
+"""A table of 32 MB, of which a round touches the rows of its events: versions travel as patches."""
 _WATCHED = "rollout: {judge: {metric: error_rate, margin: 0.5}, back: manual}\n"
 _STAGED = """rollout:
   judge: {metric: error_rate, margin: 0.5, min_samples: 20}
@@ -47,12 +53,22 @@ _STAGED = """rollout:
 
 
 def apply(
-    client: Client, folder: Path, *, shards: int = 1, round_events: int = ROUND_EVENTS, has_canary: bool = False
+    client: Client,
+    folder: Path,
+    *,
+    shards: int = 1,
+    round_events: int = ROUND_EVENTS,
+    has_canary: bool = False,
+    has_table: bool = False,
 ) -> None:
-    """Registers the stream and the model. With a canary each version comes to production in two stages."""
+    """Registers the stream and the model. With a canary each version comes to production in two stages; with a table it
+    has 32 MB."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "stream.yaml").write_text(_STREAM_YAML)
     model = _MODEL_YAML.replace("SHARDS", str(shards)).replace("ROUND_EVENTS", str(round_events))
+    if has_table:
+        model = model.replace("linear_classifier", "dnn_classifier").replace("training:", f"{_TABLE_FEATURE}training:")
+        model = model.replace("{name: adam, learning_rate: 0.01}", "{name: sgd, learning_rate: 0.1}")
     (folder / "model.yaml").write_text(model + (_STAGED if has_canary else _WATCHED))
     client.apply(folder)
 
@@ -63,5 +79,5 @@ def events(first: int, count: int, *, seed: int) -> list[dict[str, Any]]:
     drawn = []
     for event in range(first, first + count):
         a, b = source.uniform(-1, 1), source.uniform(-1, 1)
-        drawn.append({"event": event, "a": a, "b": b, "above": int(a + b > 0)})
+        drawn.append({"event": event, "row": event, "a": a, "b": b, "above": int(a + b > 0)})
     return drawn

@@ -46,5 +46,8 @@ def _run(files: dict[str, bytes], inputs: np.ndarray[Any, np.dtype[np.float32]])
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(content)
         signature = tf.saved_model.load(folder).signatures["serving_default"]
-        answer = signature(a=tf.constant(inputs[:, 0]), b=tf.constant(inputs[:, 1]))
+        named = {"a": tf.constant(inputs[:, 0]), "b": tf.constant(inputs[:, 1])}
+        if "row" in signature.structured_input_signature[1]:  # of a table; a prediction leaves it to its default
+            named["row"] = tf.zeros(len(inputs), tf.int64)
+        answer = signature(**named)
     return [float(value) for value in answer["probability"].numpy().reshape(-1)]

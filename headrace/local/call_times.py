@@ -15,6 +15,7 @@ from headrace.local.inspect import missing_package
 ROWS = (1, 16, 256)
 """Batch sizes that `headrace model cost` measures."""
 _LIMIT_SECONDS = 1200.0
+"""Beside the seconds of measuring: for loading, and a call of each size."""
 _ENVIRONMENT = {
     # As a runner has it (services/serving/replica/zygote_client.py).
     "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
@@ -37,11 +38,11 @@ def call_times(directory: Path, rows: Sequence[int], *, seconds: float, device: 
         done = subprocess.run(
             lean_command("services.serving.engines.call_times", json.dumps(question)),
             env=os.environ | _ENVIRONMENT | (_ON_GPU if device == "gpu" else _ON_CPU),
-            capture_output=True, text=True, timeout=_LIMIT_SECONDS, check=False,
+            capture_output=True, text=True, timeout=_LIMIT_SECONDS + seconds * len(rows), check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
-        raise InvalidInput(f"it did not answer within {_LIMIT_SECONDS:g} s") from error
-    if missing := missing_package(done.stderr):
+        raise InvalidInput(f"it did not answer within {error.timeout:g} s") from error
+    if done.returncode and (missing := missing_package(done.stderr)):
         raise InvalidInput(f"this needs TensorFlow, and {missing} is not installed: pip install 'headrace[serving]'")
     if done.returncode:
         how = f"signal {signal.Signals(-done.returncode).name}" if done.returncode < 0 else f"status {done.returncode}"

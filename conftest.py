@@ -47,7 +47,7 @@ _TOGETHER = {
     ),
     "another platform": tuple(
         f"e2e_tests/test_{file}.py" for file in (
-            "operating", "command_line", "every_command", "observe", "dashboard", "fuzz",
+            "operating", "command_line", "every_command", "observe", "fuzz",
         )
     ),
     "hdfs_url": ("common/tests/test_storage.py", "services/registry/tests/test_blobs_elsewhere.py"),

@@ -23,12 +23,12 @@ _MAY_FAIL = ("status",)
 
 DONE = """
 status | ui --no-open | logs registry --lines 1 | models | streams
-init {csv} --into {new} --label above | check {dir} --data {csv} | features {dir} --row {row} | apply {dir}
+init {csv} --into {new} --label above | features {dir} --row {row} | apply {dir}
 ingest {csv} --stream {stream} | versions {model} | show {model}@1 | show {model} | why {model} | account {model}
 live {model}
 rounds {model} | rounds | history {model} | dead-letters {stream} | dead-letters {stream} --replay | rebuild {model}@1
 predict {model} {row} | predict {model} --file {csv}
-model show {model} | model signatures {model} | model graph {model} | model ops {model} | model cost {model}
+model show {model} | model signatures {model} | model graph {model} | model ops {model}
 model export {model} --to {new}/served
 checkpoint show {model} | checkpoint export {model} --to {new}/export
 records archive {stream} --to {new}/shards | records cat {new}/shards/{stream}-000-000000.tfrecord --limit 2
@@ -63,7 +63,7 @@ verify {model} --keys {new}/key.pem.pub | verify {model} --keys {csv} | keys sho
 model freeze nobody --to {new}/frozen
 search {dir} --data {csv} --space {csv} --metric auc --to {new}/found
 """
-"""Those that stand here alone do their work in headrace/tests/ (fit, search, profile, tflite, optimize,
+"""Those that stand here alone do their work in headrace/tests/ (check, cost, fit, search, profile, tflite, optimize,
 tap, engines, upgrade); trace in test_looking.py, labels in headrace/tests/test_cli.py."""
 TABLES = ("models", "streams", "versions", "rounds", "history", "dead-letters", "status", "account", "stats")
 """Their lines fit a terminal, also when they are piped."""

@@ -36,8 +36,9 @@ def registry(tmp_path: Path) -> Iterator[RegistryProcess]:
     server.kill()
 
 
-def save(folder: Path) -> None:
-    """A SavedModel that doubles under `double`, and a Keras model that triples under `triple`."""
+def save(folder: Path) -> tuple[list[float], str]:
+    """A SavedModel that doubles under `double`, and a Keras model that triples under `triple`; what a third answers to
+    frames."""
     import tensorflow as tf
 
     module = tf.Module()
@@ -59,6 +60,7 @@ def save(folder: Path) -> None:
     (extra / "headrace_inputs.json").write_text(
         json.dumps({"serving_default": {"features": CALLED, "padding": {"tags": "\uffff"}}})
     )
+    return answers_to_frames(folder / "called")
 
 
 CALLED = [
@@ -102,21 +104,23 @@ def answers_to_frames(folder: Path) -> tuple[list[float], str]:
     return found, caught.value.message
 
 
-def answers(url: str, into: Path) -> tuple[list[float], list[list[float]], list[float]]:
-    """Of version 1 to 1 and 2, of what is in production to 1, and of version 1 as a Keras model to 3."""
+def answers(url: str, folder: Path) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
+    """Of version 1 to 1 and 2, of what is in production to 1, and of version 1 as a Keras model to 3; then what
+    predicted_here returns."""
     import tensorflow as tf
 
     with Client(at(url), timeout_seconds=30.0) as client:
-        first = client.load_model("m", 1, into=into)
+        first = client.load_model("m", 1, into=folder / "into")
         live = client.load_model("m")
         model = ModelView(client, "m")
         assert isinstance(model.load(), tf.keras.Model), "the file that is one"
         as_keras = model.load(1).predict({"x": np.array([3.0], np.float32)}, verbose=0)
-        return (
+        told = (
             first.signatures["serving_default"](x=tf.constant([1.0, 2.0]))["y"].numpy().tolist(),
             live.predict(tf.constant([[1.0]]), verbose=0).tolist(),
             as_keras["y"].tolist(),
         )
+    return (told, *predicted_here(url, folder))
 
 
 class AtRegistry(Session):
@@ -156,12 +160,10 @@ def test_a_version_comes_as_its_saved_model_or_as_the_keras_model_that_it_holds(
     registry: RegistryProcess, tmp_path: Path
 ) -> None:
     answer = tmp_path / "answer"
-    called(save, answer, tmp_path)
-    found, refusal = called(answers_to_frames, answer, tmp_path / "called")
+    found, refusal = called(save, answer, tmp_path)
     assert (found, "row 1 has no n" in refusal) == ([1 * 2 + 2.0, 2 * 3 + 0.0], True), refusal
     assert [registry.add_version("m", tmp_path / name / "saved_model") for name in ("double", "triple")] == [1, 2]
-    told = called(answers, answer, registry.url, tmp_path / "into")
-    here, refused = called(predicted_here, answer, registry.url, tmp_path)
+    told, here, refused = called(answers, answer, registry.url, tmp_path)
     assert here == {"predictions": [3.0, -4.0], "version": 1}, "no replica has it, and version 2 is in production"
     assert refused == ["there is no output 'z': y", "row 2 has no x; the signature has the inputs x"]
     assert told == ([2.0, 4.0], [[3.0]], [6.0])

@@ -26,15 +26,12 @@ _FRONTS = (
     "services.serving", "services.serving.replica.manager", "services.serving.tests.support.stubbed_serving",
     "services.serving.tests.support.stub_manager", "services.serving.tests.support.front_server",
 )  # fmt: skip
-_WITHOUT_TENSORFLOW = {
-    "services.ingest.codec.check_file": ("services.ingest.codec.check_file",),
-    "common.eventlog.tests.writer": ("common.eventlog.tests.writer", "common.eventlog.kafka_log"),
-}
 _SERVICES = ("services.registry", "services.trainer", "services.ingest")
+_WITHOUT_TENSORFLOW = (*_SERVICES, "services.ingest.codec.check_file", "common.eventlog.tests.writer")
 _IMPORTS = {
-    **_WITHOUT_TENSORFLOW,
     **dict.fromkeys(
-        _SERVICES, (*(f"{name}.__main__" for name in _SERVICES), "psycopg", "s3fs", "testing.forked", "testing.frozen")
+        _WITHOUT_TENSORFLOW,
+        (*(f"{name}.__main__" for name in _SERVICES), "psycopg", "s3fs", "testing.forked", "testing.frozen"),
     ),
     **dict.fromkeys((*_TRIES, *_OTHERS), _TRAINER),
     **{f"services.serving.tests.support.{name}": _TRAINER for name in _TEST_SUPPORT},

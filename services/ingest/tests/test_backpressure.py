@@ -85,7 +85,7 @@ class _Sender(threading.Thread):
                 self._next_id += _EVENTS
             else:
                 self.without_retry_after += "retry-after" not in headers
-            self.ending.wait(0.1)
+            self.ending.wait(0.1 if status == 200 else 0.25)  # a Kafka takes a minute to come back beside other work
 
 
 @pytest.mark.kafka
@@ -101,7 +101,7 @@ def test_requests_while_kafka_is_away(kafka: KafkaServer, over_kafka: _Ingest, f
         kafka.kill()
     else:
         os.kill(kafka.process.pid, signal.SIGSTOP)
-    wait_until(lambda: all(sender.statuses[503] > 20 for sender in senders), "requests are refused")
+    wait_until(lambda: all(sender.statuses[503] > 8 for sender in senders), "requests are refused")
     before = [len(sender.acknowledged) for sender in senders]
     if fault == "killed":
         kafka.start()

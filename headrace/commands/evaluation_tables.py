@@ -3,50 +3,34 @@
 from collections.abc import Mapping
 from typing import Any
 
-from common.definition.class_words import Words, class_word, words_of
-from common.errors import HeadraceError
+from common.definition.class_words import Words
+from common.registry import evaluation_tables as tables
 from common.registry.catalog import Version
-from common.schema import Schema
+from common.registry.evaluation_tables import CONFUSION, OF_CLASSES, curves, rules
 from headrace.client.platform import Client
 from headrace.commands.session import print_table
 from headrace.commands.terminal import echo
 
 _MOST_CLASSES = 20
-_CANDIDATE = "candidate"
-_SHARES = {"classes": "share of labels", "labels": "share of positives"}
-"""Tables of classes, and what their last column is."""
+_SHOWN = (CONFUSION, *OF_CLASSES)
 
 
 def class_words(client: Client, version: Version) -> Words:
-    """Nothing where the version has no table of classes, or its definition is of a release that allowed more."""
-    from common.definition.model import parse_definition
-
-    if not any(drawn.get(kind) for drawn in _curves(version).values() for kind in ("confusion", *_SHARES)):
+    """Nothing where the version has no table of classes."""
+    if not dict(curves(version, {}, _SHOWN)):
         return {}
-    schema = Schema.from_json(client.stream(version.stream, schema_version=version.schema_version).schema_json)
-    try:
-        return words_of(parse_definition(client.definition(version.definition_digest)).heads, schema)
-    except HeadraceError:
-        return {}
+    schema_json = client.stream(version.stream, schema_version=version.schema_version).schema_json
+    return tables.class_words(client.definition(version.definition_digest), schema_json)
 
 
 def print_classes(version: Version, words: Words) -> None:
-    """Of the candidate on held-out events."""
-    for head, drawn in _curves(version).items():
-        known = words.get(head, ())
-        if confusion := drawn.get("confusion"):
-            names = [class_word(number, known) for number in confusion["classes"]]
-            counts = zip(names, confusion["counts"], strict=True)
-            columns = ("label", *(f">{name}" for name in names))
-            rows = [[name, *(f"{count:,.6g}" for count in row)] for name, row in counts]
-            print_table(f"confusion of {head}: labels down, predictions across", columns, rows)
-        for kind, share in _SHARES.items():
-            if drawn.get(kind):
-                columns = ("class", ">precision", ">recall", f">{share}")
-                rows = [[class_word(number, known), *map(_share, shares)] for number, *shares in drawn[kind]]
-                print_table(f"classes of {head}", columns, rows[:_MOST_CLASSES])
-                if len(rows) > _MOST_CLASSES:
-                    echo(f"and {len(rows) - _MOST_CLASSES:,} more; --json has them all")
+    for title, table in curves(version, words, _SHOWN):
+        first, *others = table.headings
+        columns = (first, *(f">{heading}" for heading in others))
+        rows = [[_cell(value) for value in row] for row in table.rows]
+        print_table(f"{title}{f', {table.above} across' * bool(table.above)}", columns, rows[:_MOST_CLASSES])
+        if len(rows) > _MOST_CLASSES:
+            echo(f"and {len(rows) - _MOST_CLASSES:,} more; --json has them all")
 
 
 def print_losses(training: Mapping[str, float]) -> None:
@@ -75,20 +59,13 @@ def _slice_rows(part: Mapping[str, Any]) -> list[list[object]]:
 
 def print_rules(version: Version) -> None:
     """The outcome of each rule, where there are several or a rule was judged by its interval."""
-    outcomes = version.verdict.outcomes
-    if len(outcomes) < 2 and version.verdict.rule.confidence is None:
-        return
-    rows = [[outcome["outcome"].replace("_", " "), outcome["sentence"]] for outcome in outcomes]
-    print_table("", ("rule", "why"), rows)
+    if len(version.verdict.outcomes) > 1 or version.verdict.rule.confidence is not None:
+        for title, table in rules(version):
+            print_table(title, table.headings, table.rows)
 
 
-def _curves(version: Version) -> Mapping[str, Mapping[str, Any]]:
-    found: Mapping[str, Mapping[str, Any]] = version.evaluation.get("curves", {}).get(_CANDIDATE, {})
-    return found
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+def _cell(value: object) -> str:
+    return f"{value:,.6g}" if isinstance(value, int | float) else str(value or "-")
 
 
 def number_of(value: object) -> str:

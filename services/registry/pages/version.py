@@ -6,13 +6,14 @@ from typing import Any
 from urllib.parse import quote
 
 from common.registry.catalog import PRODUCTION
+from common.registry.evaluation_tables import class_words
 from common.registry.jobs import Job, JobKind
 from common.registry.plan_notes import FIRED, PUSHED
 from common.registry.scored_outside import SCORED_OUTSIDE, in_words
 from services.registry.pages import actions, charts, statistics
 from services.registry.pages.curves import loss_curve
 from services.registry.pages.live import evidence
-from services.registry.pages.measured import class_words, curves_of, tables_of
+from services.registry.pages.measured import curves_of, tables_of
 from services.registry.pages.model import main_metric, scalars
 from services.registry.pages.reading import Place, Reading
 from services.registry.pages.rounds import in_order
@@ -38,6 +39,8 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
     offer = offered(reading, version)
     parts = {part: scalars(version, part) for part in version.metrics}
     parent = catalog.get_version(name, version.parent_version) if version.parent_version else None
+    stream = catalog.get_stream(version.stream, version.schema_version)
+    words = class_words(catalog.get_definition(version.definition_digest), stream.schema_json)
     document, before = (statistics.of_version(catalog, other) if other else None for other in (version, parent))
     return {
         **live,
@@ -49,7 +52,7 @@ def page(reading: Reading, place: Place) -> dict[str, Any]:
         "evidence": evidence(reading, name, number),
         "metrics": _table(parts),
         "metric_parts": [part for part in ("candidate", "parent", "progressive") if part in parts],
-        "tables": tables_of(version, class_words(catalog, version)),
+        "tables": tables_of(version, words),
         "curves": curves_of(version),
         "timings": charts.shares(dict(in_order(version.timings))),
         "loss": loss_curve(catalog, version.files),

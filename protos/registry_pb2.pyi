@@ -318,18 +318,6 @@ class FailRoundRequest(_message.Message):
     failure_json: str
     def __init__(self, round_id: _Optional[str] = ..., token: _Optional[int] = ..., reason: _Optional[str] = ..., failure_json: _Optional[str] = ...) -> None: ...
 
-class StopRoundRequest(_message.Message):
-    __slots__ = ("model", "round_id", "by", "reason")
-    MODEL_FIELD_NUMBER: _ClassVar[int]
-    ROUND_ID_FIELD_NUMBER: _ClassVar[int]
-    BY_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
-    model: str
-    round_id: str
-    by: str
-    reason: str
-    def __init__(self, model: _Optional[str] = ..., round_id: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
-
 class PutResumePointRequest(_message.Message):
     __slots__ = ("round_id", "token", "state_json", "files")
     ROUND_ID_FIELD_NUMBER: _ClassVar[int]

@@ -99,16 +99,6 @@ class RegistryServiceStub(object):
                 request_serializer=protos_dot_registry__pb2.FailRoundRequest.SerializeToString,
                 response_deserializer=protos_dot_registry__pb2.Round.FromString,
                 _registered_method=True)
-        self.StopRound = channel.unary_unary(
-                '/headrace.RegistryService/StopRound',
-                request_serializer=protos_dot_registry__pb2.StopRoundRequest.SerializeToString,
-                response_deserializer=protos_dot_registry__pb2.Round.FromString,
-                _registered_method=True)
-        self.ResumeRound = channel.unary_unary(
-                '/headrace.RegistryService/ResumeRound',
-                request_serializer=protos_dot_registry__pb2.StopRoundRequest.SerializeToString,
-                response_deserializer=protos_dot_registry__pb2.Round.FromString,
-                _registered_method=True)
         self.PutResumePoint = channel.unary_unary(
                 '/headrace.RegistryService/PutResumePoint',
                 request_serializer=protos_dot_registry__pb2.PutResumePointRequest.SerializeToString,
@@ -312,19 +302,6 @@ class RegistryServiceServicer(object):
     def FailRound(self, request, context):
         """Ends the round: it will not be tried again, the next one starts from the same parent.
         """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def StopRound(self, request, context):
-        """The holder ends its step, saves a resume point and gives the round back; no trainer takes it until it is resumed.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ResumeRound(self, request, context):
-        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -554,16 +531,6 @@ def add_RegistryServiceServicer_to_server(servicer, server):
             'FailRound': grpc.unary_unary_rpc_method_handler(
                     servicer.FailRound,
                     request_deserializer=protos_dot_registry__pb2.FailRoundRequest.FromString,
-                    response_serializer=protos_dot_registry__pb2.Round.SerializeToString,
-            ),
-            'StopRound': grpc.unary_unary_rpc_method_handler(
-                    servicer.StopRound,
-                    request_deserializer=protos_dot_registry__pb2.StopRoundRequest.FromString,
-                    response_serializer=protos_dot_registry__pb2.Round.SerializeToString,
-            ),
-            'ResumeRound': grpc.unary_unary_rpc_method_handler(
-                    servicer.ResumeRound,
-                    request_deserializer=protos_dot_registry__pb2.StopRoundRequest.FromString,
                     response_serializer=protos_dot_registry__pb2.Round.SerializeToString,
             ),
             'PutResumePoint': grpc.unary_unary_rpc_method_handler(
@@ -1037,60 +1004,6 @@ class RegistryService(object):
             target,
             '/headrace.RegistryService/FailRound',
             protos_dot_registry__pb2.FailRoundRequest.SerializeToString,
-            protos_dot_registry__pb2.Round.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def StopRound(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/headrace.RegistryService/StopRound',
-            protos_dot_registry__pb2.StopRoundRequest.SerializeToString,
-            protos_dot_registry__pb2.Round.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ResumeRound(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/headrace.RegistryService/ResumeRound',
-            protos_dot_registry__pb2.StopRoundRequest.SerializeToString,
             protos_dot_registry__pb2.Round.FromString,
             options,
             channel_credentials,

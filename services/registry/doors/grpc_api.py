@@ -18,7 +18,6 @@ from common.registry.wire import read_from, sent_as
 from protos import registry_pb2 as pb
 from protos import registry_pb2_grpc
 from services.registry.catalog import Catalog
-from services.registry.decided import RoundChange
 from services.registry.doors.rules import check_stream
 from services.registry.store.blobs import CHUNK_BYTES
 
@@ -90,18 +89,6 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         failure = wire.json_map("failure_json", request.failure_json)
         ended = self._catalog.fail_round(request.round_id, request.token, reason=request.reason, failure=failure)
         return wire.round_to_wire(ended)
-
-    def StopRound(self, request: pb.StopRoundRequest, context: grpc.ServicerContext) -> pb.Round:
-        return self._change_round(request, "stop")
-
-    def ResumeRound(self, request: pb.StopRoundRequest, context: grpc.ServicerContext) -> pb.Round:
-        return self._change_round(request, "resume")
-
-    def _change_round(self, request: pb.StopRoundRequest, how: RoundChange) -> pb.Round:
-        by, reason = author_of(request.by), request.reason
-        return wire.round_to_wire(
-            self._catalog.change_round(request.model, request.round_id, how, by=by, reason=reason)
-        )
 
     def PutResumePoint(self, request: pb.PutResumePointRequest, context: grpc.ServicerContext) -> pb.Round:
         state = wire.json_map("state_json", request.state_json)

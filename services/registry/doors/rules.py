@@ -79,8 +79,6 @@ _RPC: Mapping[str, Rule] = {
     "RenewLease": _TRAINER,
     "ReleaseRound": _TRAINER,
     "FailRound": _TRAINER,
-    "StopRound": _WRITES_MODEL,
-    "ResumeRound": _WRITES_MODEL,
     "PutResumePoint": _TRAINER,
     "OfferHelp": _TRAINER,
     "FormTeam": _TRAINER,

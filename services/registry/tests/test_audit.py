@@ -174,8 +174,6 @@ GRPC: dict[str, Callable[[Platform], object]] = {
         name="m", stream="s", files=wire.definition_to_wire(definition(seed=8)), by="ann"
     ),
     "PlanRound": lambda p: pb.PlanRoundRequest(round=wire.sent_as(pb.Round, next_plan(p.catalog))),
-    "StopRound": lambda p: pb.StopRoundRequest(model="m", round_id=p.newest_round(), by="ann"),
-    "ResumeRound": lambda p: pb.StopRoundRequest(model="m", round_id=p.newest_round(), by="ann"),
     "FailRound": failed,
     "RegisterVersion": registered,
     "AskJob": lambda p: pb.AskJobRequest(kind="rebuild", model="m", version=1, by="ann"),

@@ -1,19 +1,18 @@
 """Whatever is killed, no child is left behind and the round is taken up where it stood."""
 
 import hashlib
+import json
 import os
 import random
 import signal
 import urllib.request
 from pathlib import Path
 
-import grpc
 import pytest
 
 from common.eventlog.tfrecord import cut
 from common.registry.catalog import RoundState
 from common.registry.client import RegistryClient
-from protos import registry_pb2, registry_pb2_grpc
 from services.trainer.tests.support.platform_processes import MODEL, TOPIC, Events, TrainerProcess, last_round
 from testing.processes import children_of, is_running
 from testing.registry_server import RegistryServer
@@ -33,7 +32,7 @@ def processes_of(trainer: TrainerProcess) -> tuple[int, int]:
 def test_a_round_stopped_at_a_door_is_given_back_and_goes_on_where_it_was_when_it_is_resumed(
     trainer: TrainerProcess, registry: RegistryClient, registry_process: RegistryServer, events: Events
 ) -> None:
-    """Stopped by gRPC under a lease that is not renewed for long; resumed by HTTP."""
+    """Stopped under a lease that is not renewed for long."""
     trainer.environment["TRAINER_LEASE_TTL_SECONDS"] = "3600"
     trainer.behave("register_step_by_step")
     goes_to = Path(trainer.environment["FAKE_ROUND_FILE"]).with_name("goes-to")
@@ -43,21 +42,14 @@ def test_a_round_stopped_at_a_door_is_given_back_and_goes_on_where_it_was_when_i
     wait_until(trainer.is_training, "the child trains")
     wait_until(lambda: examples_done(trainer) == 4, "it has learned four")
     name = f"{MODEL}-000001"
-    asked = registry_pb2.StopRoundRequest(model=MODEL, round_id=name, by="ada", reason="the disk is full")
-    with grpc.insecure_channel(registry_process.address) as channel:
-        registry_pb2_grpc.RegistryServiceStub(channel).StopRound(asked, timeout=60)
+    decide(registry_process, name, "stop", by="ada", reason="the disk is full")
     wait_until(lambda: registry.get_round(MODEL, name).state is RoundState.PLANNED, "it is given back")
     found = registry.get_round(MODEL, name)
     assert (found.reason, found.stopped_by, found.attempts) == ("stopped by ada", "ada", 1)
     assert registry.lease_round("another", ttl_seconds=5.0) is None, "no trainer takes it"
     wait_until(lambda: "(stopped by ada)" in str(trainer.status()["models"]), "the status says who")
     goes_to.unlink()
-    resumed = urllib.request.Request(
-        f"{registry_process.url}/v1/models/{MODEL}/rounds/{name}:resume", b'{"by": "ada"}',
-        {"Content-Type": "application/json"},
-    )  # fmt: skip
-    with urllib.request.urlopen(resumed, timeout=60) as answer:
-        assert answer.status == 200
+    decide(registry_process, name, "resume", by="ada")
     wait_until(lambda: registry.get_model(MODEL).newest_version == 1, "the round is finished")
     assert registry.get_round(MODEL, name).attempts == 2
     assert registry.get_version(MODEL, 1).weights_digest == undisturbed_digest(events), "each record once"
@@ -110,6 +102,16 @@ def test_a_round_killed_again_and_again_ends_as_the_undisturbed_one(
     found = last_round(registry)
     assert (found.state, found.attempts, disturbed.events_trained) == (RoundState.DONE, KILLS + 1, 60)
     assert disturbed.weights_digest == undisturbed_digest(events)
+
+
+def decide(registry: RegistryServer, round_id: str, verb: str, **body: str) -> None:
+    asked = urllib.request.Request(
+        f"{registry.url}/v1/models/{MODEL}/rounds/{round_id}:{verb}",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        assert answer.status == 200
 
 
 def examples_done(trainer: TrainerProcess) -> int:

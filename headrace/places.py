@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from common.errors import InvalidInput, NotFound
 from common.json_values import value_of
@@ -125,10 +125,6 @@ class PlatformState:
         """Of its HTTP door."""
         return _url(process.http_port, "https" if self.ca_file else "http")
 
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
-        return value_of(cls, mapping)
-
 
 @dataclass(frozen=True)
 class Desired:
@@ -180,7 +176,7 @@ def write_state(state: PlatformState) -> None:
 def read_state(data_dir: Path) -> PlatformState:
     """What the supervisor wrote last. Raises NotFound: no platform runs on the directory."""
     try:
-        state = PlatformState.from_mapping(json.loads(state_path(data_dir).read_text()))
+        state = value_of(PlatformState, json.loads(state_path(data_dir).read_text()))
     except FileNotFoundError as error:
         raise NotFound(f"no platform runs on {data_dir}; start one with `headrace --data {data_dir} up`") from error
     except OSError as error:

@@ -18,9 +18,10 @@ import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from common.counted import counted
-from common.definition.fields import Fields
+from common.definition.fields import Allowed, Fields
 from common.definition.metrics import Metric, read_metrics
 from common.errors import InvalidInput
 from common.schema import Schema
@@ -64,9 +65,9 @@ class Evaluation:
         group_by: a feature; examples with an equal value of it belong together, and are resampled together.
     """
 
-    holdout_fraction: float = 0.1
-    warn_unknown_share: float = 0.1
-    max_unusable: float = 0.01
+    holdout_fraction: Annotated[float, Allowed(minimum=0.0, below=1.0)] = 0.1
+    warn_unknown_share: Annotated[float, Allowed(minimum=0.0)] = 0.1
+    max_unusable: Annotated[float, Allowed(minimum=0.0)] = 0.01
     metrics: Mapping[str, tuple[Metric, ...]] = field(default_factory=dict)
     slices: tuple[SliceBy, ...] = ()
     group_by: str | None = None
@@ -76,7 +77,7 @@ class Evaluation:
     """A feature by whose value events are held out."""
     keep_equal_together: bool = False
     """Whether events with equal features are on one side."""
-    window_examples: int = 2000
+    window_examples: Annotated[int, Allowed(minimum=0, maximum=MAX_WINDOW)] = 2000
     """A round that holds out fewer is judged on the newest that its ancestors held out as well, up to this number."""
     examples: tuple[str, ...] = ()
     """JSON, of a file of the definition: all rounds are judged on these events, and hold nothing out."""
@@ -143,39 +144,32 @@ def parse_evaluation(section: object, heads: Mapping[str, str], files: Mapping[s
     examples = _examples(fields.text("examples"), files) if fields.has("examples") else ()
     if examples and (idle := [key for key in _OF_THE_STREAM if fields.has(key)]):
         raise InvalidInput(f"evaluation: examples judge, and nothing of the stream is held out: leave out {idle[0]}")
-    fraction = fields.number("holdout_fraction", Evaluation.holdout_fraction, minimum=0.0, below=1.0)
-    warn_share = fields.number("warn_unknown_share", Evaluation.warn_unknown_share, minimum=0.0)
-    max_unusable = fields.number("max_unusable", Evaluation.max_unusable, minimum=0.0)
-    if max_unusable > 1.0:
-        raise InvalidInput(f"evaluation: max_unusable is a share and must be 0 to 1, got {max_unusable}")
-    metrics = read_metrics(fields.take("metrics", None), heads, place="evaluation: metrics")
-    slices = _slices(fields.take("slices", []))
-    group_by = fields.optional_text("group_by")
-    calibrating = fields.optional_number("calibration_fraction", None, minimum=0.01)
-    split_by = fields.optional_text("split_by") or ""
-    keeps_equal = fields.flag("keep_equal_together", Evaluation.keep_equal_together)
     has_window = fields.has("window_examples")
-    window = fields.integer("window_examples", Evaluation.window_examples, minimum=0, maximum=MAX_WINDOW)
+    found = fields.made(
+        Evaluation,
+        metrics=read_metrics(fields.take("metrics", None), heads, place="evaluation: metrics"),
+        slices=_slices(fields.take("slices", [])),
+        calibration_fraction=fields.optional_number("calibration_fraction", None, minimum=0.01) or 0.0,
+        split_by=fields.optional_text("split_by") or "",
+        examples=examples,
+    )
     fields.finish()
+    if found.max_unusable > 1.0:
+        raise InvalidInput(f"evaluation: max_unusable is a share and must be 0 to 1, got {found.max_unusable}")
     if examples:
-        return Evaluation(
-            0.0, warn_share, max_unusable, metrics, slices, group_by, window_examples=0, examples=examples
-        )
-    if split_by and keeps_equal:
+        return replace(found, holdout_fraction=0.0, window_examples=0)
+    if found.split_by and found.keep_equal_together:
         raise InvalidInput(
-            f"evaluation: split_by keeps the events of one {split_by} together, keep_equal_together those with equal "
-            "features; give one of them"
+            f"evaluation: split_by keeps the events of one {found.split_by} together, keep_equal_together those with "
+            "equal features; give one of them"
         )
-    if (split_by or keeps_equal) and not fraction:
+    if (found.split_by or found.keep_equal_together) and not found.holdout_fraction:
         raise InvalidInput("evaluation: holdout_fraction is 0, so there is nothing to split by")
-    if has_window and window and not fraction:
+    if has_window and found.window_examples and not found.holdout_fraction:
         raise InvalidInput("evaluation: holdout_fraction is 0, so window_examples has nothing to take; leave it out")
-    if calibrating is not None and calibrating >= 1.0:
-        raise InvalidInput(f"evaluation: calibration_fraction must be below 1, got {calibrating}")
-    share = calibrating or 0.0
-    return Evaluation(
-        fraction, warn_share, max_unusable, metrics, slices, group_by, share, split_by, keeps_equal, window
-    )  # fmt: skip
+    if found.calibration_fraction >= 1.0:
+        raise InvalidInput(f"evaluation: calibration_fraction must be below 1, got {found.calibration_fraction}")
+    return found
 
 
 def _examples(path: str, files: Mapping[str, bytes]) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
+from operator import methodcaller
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -212,20 +213,24 @@ class Fields:
 
 @cache
 def _readers(kind: Any) -> dict[str, Callable[[Fields], Any]]:
+    """By field of a dataclass; a field whose type none of them reads has to be given."""
     hints = get_type_hints(kind, include_extras=True)
-    return {field.name: partial(_read, field=field, hint=hints[field.name]) for field in dataclasses.fields(kind)}
+    found = {field.name: _reader(field, hints[field.name]) for field in dataclasses.fields(kind)}
+    return {name: reader for name, reader in found.items() if reader is not None}
 
 
-def _read(fields: Fields, *, field: "dataclasses.Field[Any]", hint: Any) -> Any:
+def _reader(field: "dataclasses.Field[Any]", hint: Any) -> Callable[[Fields], Any] | None:
     hint, mark = get_args(hint)[:2] if get_origin(hint) is Annotated else (hint, Allowed())
     default = () if field.default is dataclasses.MISSING else (field.default,)
     choices = mark if isinstance(mark, tuple) else get_args(hint) if get_origin(hint) is Literal else ()
     if choices:
-        return fields.choice(field.name, choices, *default)
+        return methodcaller("choice", field.name, choices, *default)
     may_be_none = get_origin(hint) is UnionType
     kind = next(part for part in get_args(hint) if part is not NoneType) if may_be_none else hint
-    getter = getattr(fields, "optional_" * may_be_none + _GETTERS[kind])
-    return getter(field.name, *default, **{key: bound for key, bound in vars(mark).items() if bound is not None})
+    if kind not in _GETTERS:
+        return None
+    bounds = {key: bound for key, bound in vars(mark).items() if bound is not None}
+    return methodcaller("optional_" * may_be_none + _GETTERS[kind], field.name, *default, **bounds)
 
 
 _GETTERS = {bool: "flag", int: "integer", float: "number", str: "text", tuple[str, ...]: "texts"}

@@ -100,9 +100,9 @@ _MOST = {"serves": 1000, "does": 200, "faults": 50, "numbers": 200, "parts": 500
 
 
 def _cut(value: Any, most: int) -> Any:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {str(name)[:_MAX_NAME]: _cut(item, _MOST_INSIDE) for name, item in islice(value.items(), most)}
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [_cut(item, _MOST_INSIDE) for item in value[:most]]
     return value[:_MAX_TEXT] if isinstance(value, str) else value
 

@@ -52,6 +52,8 @@ _GRPC_GRACE_SECONDS = 5.0
 _MAX_BODIES_BYTES = 8 * MAX_BODY_BYTES
 _MOST_LOST_LEASES = 100
 _LONGEST_BACKOFF_SECONDS = 600.0
+_COLLECT_SECONDS = 600.0
+"""Between garbage collections, which thin versions, too."""
 
 
 def main() -> int:
@@ -135,7 +137,7 @@ def _serve(settings: RegistrySettings, stop: Stop, started_at: float) -> bool:
     if settings.pack_after_seconds:
         given = (catalog, stop, settings.pack_after_seconds)
         threading.Thread(target=_pack, args=given, name="pack", daemon=True).start()
-    while not stop.wait(settings.collect_every_seconds):
+    while not stop.wait(_COLLECT_SECONDS):
         _collect(catalog)
     logger.info("stopping")
     service_health.stop()

@@ -64,8 +64,6 @@ class RegistrySettings(ServiceSettings):
     to 600 s."""
     upload_grace_seconds: float = Field(3600.0, ge=0)
     """How long a file stays that nothing refers to."""
-    collect_every_seconds: float = Field(600.0, gt=0)
-    """Time between garbage collections."""
     pack_after_seconds: float = Field(10.0, ge=0)
     """Of a file of 4 MiB or more that a trainer sent as a patch of another file, the registry keeps the patch. When the
     file is read it is put together and stays whole for this time after its last read. 0: all such files stay whole."""

@@ -44,6 +44,7 @@ _LARGEST_FILE_BYTES = 64 * 1024 * 1024
 logger = logging.getLogger(__name__)
 
 WRITTEN, DROPPED_FULL, DROPPED_UNWRITTEN = "written", "dropped_buffer_full", "dropped_not_writable"
+_BUFFER_BYTES = 64 << 20
 _LONGEST_BUFFER = 10_000
 _WRITE_SECONDS, _IDLE_SECONDS = 0.2, 60.0
 _RETRY_SECONDS = 5.0
@@ -337,9 +338,7 @@ def open_request_log(settings: ServingSettings) -> RequestLog | None:
         if settings.request_log_sampling:
             raise InvalidInput("SERVING_REQUEST_LOG_SAMPLING is set, but SERVING_REQUEST_LOG, the place, is not")
         return None
-    request_log = RequestLog(
-        open_place(settings.request_log), default=default, buffer_bytes=settings.request_log_buffer_bytes
-    )
+    request_log = RequestLog(open_place(settings.request_log), default=default, buffer_bytes=_BUFFER_BYTES)
     request_log.use(of_models)
     return request_log
 

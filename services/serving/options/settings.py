@@ -64,8 +64,6 @@ class ServingSettings(ServiceSettings):
     `predictions.<model>`) or `tfrecord:/absolute/dir`; empty: nowhere."""
     request_log_sampling: str = ""
     """The share of requests that is logged, 0 to 1, with other shares by model: `0.01,flights=1`."""
-    request_log_buffer_bytes: int = Field(64 * 1024 * 1024, ge=1024)
-    """Bytes of the request log before it is written; past it, records are dropped and counted."""
     enable_cors: bool = False
     """Whether REST answers allow pages of any origin (TensorFlow Serving's rest_api_enable_cors_support)."""
     drain_seconds: float = Field(10.0, ge=0)

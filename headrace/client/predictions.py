@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -26,25 +26,10 @@ from headrace.client.prediction_types import Call, PendingPrediction, Prediction
 from headrace.client.tensor_values import SignatureTypes
 from headrace.client.trust import grpc_credentials_of
 
+if TYPE_CHECKING:
+    from headrace.client.predict_grpc import GrpcTransport
+
 _LONGEST_POLL_SECONDS = 20.0
-
-
-class Transport(Protocol):
-    """Methods raise one of the six errors."""
-
-    def predict(self, call: Call) -> Prediction: ...
-
-    def predict_raw(self, target: Target, body: bytes, deadline: float) -> bytes: ...
-
-    def signature(self, target: Target, deadline: float) -> SignatureTypes: ...
-
-    def submit(self, call: Call, deadline_seconds: float | None) -> PendingPrediction: ...
-
-    def poll(self, pending: PendingPrediction, wait_seconds: float, deadline: float) -> Prediction | None: ...
-
-    def cancel(self, pending: PendingPrediction, deadline: float) -> bool: ...
-
-    def close(self) -> None: ...
 
 
 class PredictionClient:
@@ -193,7 +178,7 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     }
 
 
-def _transport(url: str, token: str | None, ca_file: str) -> Transport:
+def _transport(url: str, token: str | None, ca_file: str) -> "RestTransport | GrpcTransport":
     parts = urlsplit(url)
     if parts.scheme in ("http", "https"):
         return RestTransport(url, token, ca_file)

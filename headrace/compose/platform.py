@@ -14,13 +14,13 @@ from pathlib import Path
 
 from common.errors import Conflict, InvalidInput, NotFound, Unavailable
 from common.process.own_time import Usage
-from headrace.client.connection import Door
 from headrace.client.credentials import read_token, token_for
 from headrace.client.platform import Client
 from headrace.compose.docker_cli import read_logs, run_compose, run_docker
 from headrace.compose.state import ComposeState, state_of, url_of
 from headrace.local.patience import LIMIT_SECONDS, Patience, lacks, wait_until_ready
 from headrace.local.ports import check_free, find_free_offset, start_at_free_offset
+from headrace.local.probes import probe
 from headrace.places import GRPC_PORT_OF, HTTP_PORT_OF, SERVICES, PlatformState, ProcessState
 
 MAX_CONTAINERS = 16
@@ -36,7 +36,6 @@ _STOP_SECONDS = "30"
 """How long a container may take to stop: the longest grace period that docker-compose.yml gives to one of ours."""
 _FORGET_SECONDS = "1"
 """The same where its data goes, too."""
-_PROBE_SECONDS = 2.0
 _LOG_SECONDS = 10.0
 _ANONYMOUS = re.compile(r"[0-9a-f]{64}")
 
@@ -144,7 +143,7 @@ class ComposeLauncher:
         def waiting_of(state: ComposeState, processes: Sequence[ProcessState]) -> list[ProcessState]:
             waiting = [process for process in processes if process.phase != "stopped" and not _is_ready(process)]
             behind = [service for service in SERVICES if any(one.name.startswith(service) for one in processes)]
-            if waiting or all(_answers(state.door_of(service)) for service in behind):
+            if waiting or all(probe(f"{state.door_of(service)}/readyz").is_ready for service in behind):
                 return waiting
             return [process for process in state.processes if process.name == "proxy"]
 
@@ -232,18 +231,8 @@ def _lack(process: ProcessState, identity: str) -> str:
 def _is_ready(process: ProcessState) -> bool:
     """By its own door if it has any: the engine looks only every few seconds."""
     return process.phase == "ready" or (
-        process.phase == "starting" and process.http_port > 0 and _answers(url_of(process.http_port))
+        process.phase == "starting" and process.http_port > 0 and probe(f"{url_of(process.http_port)}/readyz").is_ready
     )
-
-
-def _answers(url: str) -> bool:
-    door = Door("a container", url, timeout_seconds=_PROBE_SECONDS)
-    try:
-        return door.get_once("/readyz").status == 200
-    except Unavailable:
-        return False
-    finally:
-        door.close()
 
 
 def _check_count(services: str, count: int) -> None:

@@ -107,13 +107,7 @@ class Lifecycle(Doors):
         if files is not None:
             encoded = {path: base64.b64encode(content).decode() for path, content in files.items()}
             body["model"] = {"name": chosen.model, "files": encoded}
-        answer = self._registry.post("/v1/apply", body, repeatable=True)
-        return Applied(
-            build(Stream, answer["stream"]) if answer["stream"] else None, str(answer["stream_change"]),
-            build(Model, answer["model"]) if answer["model"] else None, str(answer["model_change"]),
-            {key: (before, after) for key, (before, after) in answer["changes"].items()},
-            tuple(answer["notes"]), tuple(answer.get("learned", ())),
-        )  # fmt: skip
+        return build(Applied, self._registry.post("/v1/apply", body, repeatable=True))
 
     def push(
         self, model: str, directory: Path, *, origin: str = "", reason: str = "", judge: bool = False,

@@ -1,7 +1,7 @@
 """The routes of a login: with an access token, or at an issuer, which sends the browser back."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any
 from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
@@ -22,14 +22,8 @@ _CALLBACK = "/login/callback"
 Answer = Callable[[Request], Awaitable[Response]]
 
 
-class Render(Protocol):
-    def __call__(
-        self, request: Request, template: str, context: Mapping[str, Any], *, status: int = 200
-    ) -> Response: ...
-
-
 class LoginDoor:
-    def __init__(self, access: Access, sessions: Sessions, logins: Logins, render: Render) -> None:
+    def __init__(self, access: Access, sessions: Sessions, logins: Logins, render: Callable[..., Response]) -> None:
         self._access, self._sessions, self._logins, self._render = access, sessions, logins, render
 
     def routes(self, answering: Callable[[Answer], Answer]) -> list[Route]:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from common.errors import HeadraceError, NotFound
@@ -28,6 +28,7 @@ from common.process.retry import Backoff
 from common.registry.catalog import PRODUCTION, Change, ChangeKind, RoundState
 from common.whole_files import write_whole
 from services.registry.catalog import Catalog
+from services.registry.store.postgres import Leadership
 from services.registry.webhooks.hooks import Webhook
 
 _SOURCE = "headrace/registry"
@@ -118,15 +119,10 @@ class Result:
     at: float
 
 
-class Places(Protocol):
-    """Each webhook's place in the change log: the last delivered revision, None for a new webhook."""
-
-    def place_of(self, hook: str) -> int | None: ...
-
-    def keep_place(self, hook: str, revision: int) -> None: ...
-
-
 class PlacesInFiles:
+    """Each webhook's place in the change log: the last delivered revision, None for a new webhook. A registry with a
+    database keeps them there (Leadership)."""
+
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
@@ -138,6 +134,9 @@ class PlacesInFiles:
 
     def keep_place(self, hook: str, revision: int) -> None:
         write_whole(self._directory / f"{hook}.json", json.dumps({"revision": revision}).encode())
+
+
+Places = PlacesInFiles | Leadership
 
 
 class Webhooks:

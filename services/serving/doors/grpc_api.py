@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
@@ -65,10 +65,8 @@ _HAVE_INPUTS = (
 )
 
 
-class Reload(Protocol):
-    """ManagerProcess.reload."""
-
-    async def __call__(self, config: bytes, *, timeout_seconds: float) -> ReloadResult: ...
+Reload = Callable[..., Awaitable[ReloadResult]]
+"""ManagerProcess.reload."""
 
 
 def add_services(

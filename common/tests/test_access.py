@@ -21,6 +21,10 @@ def _content(name: str = "ada", roles: str = "operator", digest: str = _DIGEST) 
     return f"principals: [{{name: {name}, roles: [{roles}], token_sha256: ['{digest}']}}]"
 
 
+def _certified(name: str) -> str:
+    return _content(name=name).replace("token_sha256", "certificates").replace(f"'{_DIGEST}'", "CN=a")[:-1]
+
+
 def _access(path: Path, content: str) -> Access:
     path.write_text(content)
     return Access(path)
@@ -68,6 +72,7 @@ def test_nothing_else_stands_for_anybody(tmp_path: Path, header: str) -> None:
         ("principals: []\nprincipals: []", "given twice"),
         (_content()[:-1] + ", " + _content(name="bob").partition("[")[2], "a token of ada"),
         (_content()[:-1] + ", " + _content(digest="0" * 64).partition("[")[2], "the name ada"),
+        (_certified("a") + ", " + _certified("b").partition("[")[2] + "]", "the certificate CN=a"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused_and_its_digests_are_not_quoted(

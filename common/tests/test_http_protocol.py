@@ -266,6 +266,13 @@ def test_announcing_a_body_holds_no_memory_and_a_silent_one_gives_way_to_one_tha
         for _ in range(3):
             assert status(ask(port, head % 800_000 + bytes(800_000))) == 200
         assert status(ask(port, head % 1_100_000 + bytes(1_000_001))) == 429
+    with door(replace(bounds, is_loopback=False)) as port, ExitStack() as stack:
+        other = socket.create_connection(("127.0.0.1", port), _TIMEOUT_SECONDS, source_address=("127.0.0.2", 0))
+        for connection in (stack.enter_context(other), *(stack.enter_context(opened(port)) for _ in range(5))):
+            connection.sendall(head % 90_001 + bytes(90_000))
+        assert status(ask(port, head % 300_000 + bytes(300_000))) == 200, "of the address that is above its half"
+        other.sendall(b"1")
+        assert status(read_all(other)) == 200
 
 
 def test_connections_that_say_nothing_give_way_to_new_ones() -> None:

@@ -101,6 +101,7 @@ def test_wider_layers_and_tables_are_carried() -> None:
     report, parts = changes(wider)
     assert report.needs_restart == ()
     assert (parts["hidden_1/kernel"], parts["vector_table/table"]) == ((4, 0, 2, 0), (5, 0, 0, 0))
+    assert changes(model(parameters={"hidden_units": [4, 3, 2]}))[1]["hidden_2/kernel"] == (0, 0, 3, 0)
 
 
 def test_fitted_buckets_are_compared_by_their_boundaries() -> None:

@@ -12,7 +12,7 @@ def test_only_what_was_said_is_kept_for_the_replica() -> None:
 
 
 def test_what_was_kept_reads_back_the_same() -> None:
-    batching = {"max_batch_size": 64, "allowed_batch_sizes": [1, 8, 64], "num_batch_threads": 2}
+    batching = {"max_batch_size": 64, "allowed_batch_sizes": [1, 8, 64], "num_batch_threads": 64}
     said = parse_serving({"batching": batching})
     assert parse_serving(said.to_mapping()) == said
 

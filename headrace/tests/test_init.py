@@ -223,7 +223,7 @@ def test_ndjson_and_parquet_say_the_same_as_csv(tmp_path: Path) -> None:
          {"n": 1, "price": 1234.5, "off": 0.5, "y": 0}),
         ("swiss.csv", "n;price;off;y\n1;1'234.50;0.5;0\n2;CHF 12’345.25;1.5;1\n3;−9;−2;1\n",
          {"n": 1, "price": 1234.5, "off": 0.5, "y": 0}),
-        ("accounts.csv", 'n,price,off,y\n1,"(1,234.50)",($5),0\n2,9.25,6,1\n3,10,7,1\n',
+        ("accounts.csv", 'n,price,off,y\n1,"($1,234.50)",(5),0\n2,9.25,6,1\n3,10,7,1\n',
          {"n": 1, "price": -1234.5, "off": -5.0, "y": 0}),
         ("excel.csv", "n;price;off;y;;;\n1;1.234,5;0,5;0;;;\n2;#N/A;1,5;1;;;\n3;2;2;1;;;\n",
          {"n": 1, "price": 1234.5, "off": 0.5, "y": 0}),

@@ -259,6 +259,7 @@ def test_bodies_beyond_the_limit_are_refused(world: World) -> None:
     assert answer.status_code == 400
     assert "the body has more than the 2048 bytes allowed" in answer.json()["error"]["message"]
     assert world.ids() == []
+    assert _post(world, large, JSON, max_body_bytes=len(large)).status_code == 200
 
 
 def test_unknown_streams_options_and_states_have_their_codes(world: World) -> None:

@@ -230,6 +230,9 @@ def test_lockstep_leaves_odd_forms_to_the_codec() -> None:
     assert passed_by_lockstep(SCALAR_CODEC, [good, *odd]) == [True] + [False] * len(odd)
     assert accepts(SCALAR_CODEC, twice)
     assert SCALAR_CODEC.decode(twice)["month"] == [5]
+    nine_bytes = Example.FromString(good)
+    nine_bytes.features.feature["late"].int64_list.value[:] = [2**56]
+    assert passed_by_lockstep(SCALAR_CODEC, [nine_bytes.SerializeToString()]) == [False]
 
 
 def test_lockstep_works_across_its_blocks() -> None:

@@ -169,6 +169,8 @@ def test_bytes_that_are_no_segment_hide_no_jpegs_size() -> None:
     assert fault_of_image(b"\xff\xd8" + frame(8) + b"\xff\xd9", "jpeg") is None
     fault = fault_of_image(b"\xff\xd8" + skipped + frame(8) + b"\xff\xd9", "jpeg")
     assert fault == "is a jpeg image without a size in its header"
+    fault = fault_of_image(b"\xff\xd8" + hidden + b"\xff\xd9", "jpeg")
+    assert (fault or "").startswith("is a jpeg image of 65535 x 65535 pixels")
 
 
 @pytest.mark.covers("rec-raw-tensor")

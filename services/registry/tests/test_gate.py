@@ -143,7 +143,7 @@ def test_a_verdict_names_the_examples_that_judged_and_the_interval_of_the_change
     assert "too few" not in " ".join(reasons(50, min_examples=2000))
     assert reasons(5000, min_examples=2001)[0].startswith("2000 held-out examples are too few")
     with pytest.raises(InvalidInput, match=r"window\.examples"):
-        check_documents(evaluation={"window": {**evaluation["window"], "examples": "many"}})
+        check_documents(evaluation={"window": {**evaluation["window"], "examples": "3"}})
 
 
 def test_the_exact_margin_passes_in_spite_of_rounding_and_a_direction_may_be_given() -> None:

@@ -191,6 +191,7 @@ def test_all_its_threads_give_way_to_predictions_on_the_same_machine(
 
 
 def test_a_folder_has_one_registry_at_a_time(registry: RegistryServer) -> None:
+    assert registry.data_dir.stat().st_mode & 0o777 == 0o700
     second = RegistryServer(registry.data_dir)
     assert _refused(second) == 1
     assert "another registry runs on" in _log(second)

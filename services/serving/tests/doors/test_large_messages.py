@@ -122,6 +122,7 @@ def test_more_examples_than_a_request_may_have_are_refused(front: FrontThread) -
     with pytest.raises(grpc.RpcError) as refused:
         call(front, "Regress", request.SerializeToString())
     assert refused.value.details() == message.replace("100,001", "200,000")
+    _LIMITS.check_rows(100_000)
 
 
 def test_brackets_in_texts_are_no_lists(front: FrontThread) -> None:

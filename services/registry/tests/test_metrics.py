@@ -63,6 +63,7 @@ def test_every_number_on_the_pages_is_a_metric_too(catalog: Catalog) -> None:
     flow = overview.page(reading, place)["flow"]
     for page in (model.page, serving.page, streams.listed, streams.page):
         page(reading, place)
+    assert model.page(reading, place)["freshness"] == 0.5
     known = metrics.document()
     assert reading.asked == METRIC_OF_REPORTED.keys()
     assert flow.keys() == METRIC_OF_FLOW.keys() | REPORTED_IN_FLOW | {"stage", "sparks"}

@@ -1,5 +1,7 @@
 """The command line: each flag sets what it says or is refused by its name."""
 
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ from services.serving.options.model_options import ModelOptions
 from services.serving.options.runner_spec import RunnerSpec
 from services.serving.options.settings import ServingSettings
 from services.serving.queue.client import Queue
+from services.serving.start import read_start
 from testing.rows import each_row
 
 SET: list[tuple[str, dict[str, Any]]] = [
@@ -173,6 +176,17 @@ def test_a_queue_namespace_keeps_queues_apart() -> None:
     assert spec.queue_name == "blue/m"
     assert Queue("m", "version/1", namespace="blue").key == b"headrace:queue:{blue/m}:version/1"
     assert Queue("m", "version/1").key == b"headrace:queue:{m}:version/1"
+    for port, own in (("8500", 8500), ("0", os.getpid())):
+        with pytest.MonkeyPatch.context() as environment:
+            for name, value in (
+                ("MODEL_NAME", "m"),
+                ("MODEL_BASE_PATH", "/m"),
+                ("GRPC_PORT", port),
+                ("QUEUE_NAMESPACE", ""),
+            ):
+                environment.setenv(f"SERVING_{name}", value)
+            environment.delenv("SERVING_QUEUE_NAMESPACE")
+            assert read_start().settings.queue_namespace == f"{socket.gethostname()}:{own}"
 
 
 def test_version_and_help_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

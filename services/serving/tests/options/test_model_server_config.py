@@ -37,8 +37,8 @@ def test_a_whole_configuration_is_read() -> None:
           config { name: "b" base_path: "/b" model_type: TENSORFLOW model_version_policy { all {} } }
           config {
             name: "c" base_path: "/c" model_platform: "lookup_table"
-            model_version_policy { specific { versions: 3 versions: 5 } }
-            version_labels { key: "stable" value: 3 }
+            model_version_policy { specific { versions: 0 versions: 5 } }
+            version_labels { key: "stable" value: 0 }
             version_labels { key: "canary" value: 5 }
           }
           config { name: "d" base_path: "/d" model_type: TENSORFLOW model_version_policy { latest {num_versions: 2} } }
@@ -50,8 +50,8 @@ def test_a_whole_configuration_is_read() -> None:
     assert list(models) == ["a", "b", "c", "d", "e"]
     assert (models["a"].base_path, models["a"].policy) == (Path("/a"), VersionPolicy())
     assert (models["b"].platform, models["b"].policy.kind) == ("tensorflow", "all")
-    assert models["c"].labels == {"stable": 3, "canary": 5}
-    assert (models["c"].platform, models["c"].policy.versions) == ("lookup_table", (3, 5))
+    assert models["c"].labels == {"stable": 0, "canary": 5}
+    assert (models["c"].platform, models["c"].policy.versions) == ("lookup_table", (0, 5))
     assert [models[name].policy.count for name in "de"] == [2, 1]
 
 

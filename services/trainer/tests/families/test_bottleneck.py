@@ -58,6 +58,10 @@ def test_a_second_round_over_the_same_events_reads_what_the_base_returned(tmp_pa
     found = rebuilt(platform, leases[1], 2)
     assert (found.missing, found.differences) == ((), ())
 
+    # The same numbers in another graph are another base.
+    platform.train(platform.lease(_files(source=MODULE.replace("tanh", "relu"))))
+    assert platform.registry.versions[-1].environment["bottleneck"]["from_cache"] == 0
+
 
 @pytest.mark.covers("mode-bottleneck")
 @pytest.mark.parametrize(

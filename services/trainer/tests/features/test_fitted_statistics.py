@@ -55,6 +55,9 @@ def test_moments_over_parts_are_the_moments_of_the_whole() -> None:
     assert parts.count.tolist() == [50, 50]
     for name in ("mean", "deviation", "minimum", "maximum"):
         np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12)
+    nothing = Moments.of(np.full((3, 2), np.nan))
+    for same in (nothing.merged(whole), whole.merged(nothing)):
+        np.testing.assert_array_equal(same.squares, whole.squares)
 
 
 @pytest.mark.covers("eco-tft")

@@ -63,6 +63,9 @@ def test_hashed_and_unknown_words_are_weighed_by_their_ids() -> None:
     given = fitted(specs_of({"words": ["good"], "oov": "bucket"}), TEXTS)["columns"]
     assert isinstance(given, Frequencies)
     assert given.having.tolist() == [2, 3]
+    spread = fitted(specs_of({"words": ["good"], "oov": "bucket", "oov_buckets": 5}), TEXTS)["columns"]
+    assert isinstance(spread, Frequencies)
+    assert spread.having.tolist() == [2, 0, 1, 2, 0, 0]
 
 
 @pytest.mark.covers("feat-dense-views", "eco-tft")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from common.definition.metrics import Metric
+from services.trainer.learn.metrics.classes import averaged, shares
 from services.trainer.learn.metrics.collected import MeasuredHead, Slices
 from services.trainer.learn.metrics.judged import Batched, judged
 from services.trainer.learn.metrics.table import prepared
@@ -51,6 +52,11 @@ def test_binary_metrics() -> None:
 
 
 @pytest.mark.covers("loss-sigmoid")
+def test_a_class_that_neither_occurs_nor_is_predicted_is_in_no_mean() -> None:
+    recall = averaged(lambda right, labelled, predicted: shares(right, labelled), is_weighted=False)
+    assert recall(*np.array([[1.0, 1.0, 0.0], [2.0, 1.0, 0.0], [1.0, 1.0, 0.0]])) == 0.75
+
+
 def test_log_loss_stays_finite_at_logits_of_a_thousand() -> None:
     assert measured("binary", [1, 0], [-1000.0, -1000.0])["log_loss"] == pytest.approx(500.0)
     assert measured("multiclass", [0, 0], [[1000.0, 0.0], [0.0, 1000.0]])["log_loss"] == pytest.approx(500.0)

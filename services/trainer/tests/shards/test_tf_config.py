@@ -48,7 +48,7 @@ def test_what_it_gives_tensorflow_reads_back_the_same() -> None:
         (_text({"worker": ["a:1"], "evaluator": ["b:1"]}, {"type": "worker", "index": 0}), "the chief evaluates"),
         (_text({"workers": ["a:1"]}, {"type": "worker", "index": 0}), "cluster has 'workers'; known: chief, worker"),
         (_text({"worker": ["a:1"]}, {"type": "worker"}), "task lacks index"),
-        (_text({"worker": ["a:1"]}, {"type": "worker", "index": 1}), "index is 1, and cluster lists 1 worker"),
+        (_text({"worker": ["a:1"]}, {"type": "worker", "index": 1}), "lists 1 worker addresses; expected 0 to 0"),
         (_text({"worker": ["a:1"]}, {"type": "worker", "index": True}), "index is True"),
         (_text({"worker": ["a:1"]}, {"type": "chief", "index": 0}), "expected another type than chief"),
         (_text({"worker": ["a:1"]}, {"type": "master", "index": 0}), "type is 'master', expected chief or worker"),

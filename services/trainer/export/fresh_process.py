@@ -7,7 +7,6 @@ fork stays for further exports of the same program.
 """
 
 import json
-import logging
 import os
 import signal
 import socket
@@ -25,14 +24,13 @@ from common.process.lean_imports import lean_command
 from common.process.lifecycle import die_with_parent
 from common.process.own_time import clock_of, ends_within
 from services.trainer.export import answers
+from services.trainer.parameters.peers import forked, how_ended
 
-logger = logging.getLogger(__name__)
 TRIAL_SECONDS = 300.0
 """For loading an export and answering its warm-up requests; seconds without a core do not count."""
 _ANSWER_SECONDS = 30.0
 """Beyond the trial itself, for the process that forks it."""
 _PACKET_BYTES = 64 * 1024
-_CRASHED = 70
 
 
 class FreshProcess:
@@ -43,11 +41,7 @@ class FreshProcess:
 
     @classmethod
     def fork(cls, *, trial_seconds: float = TRIAL_SECONDS) -> "FreshProcess":
-        def life(connection: socket.socket, parent_pid: int) -> None:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            serve(connection, parent_pid)
-
-        return cls(*_forked(life), trial_seconds=trial_seconds)
+        return cls(*_forked(serve), trial_seconds=trial_seconds)
 
     @classmethod
     def start(cls, *, trial_seconds: float = TRIAL_SECONDS) -> "FreshProcess":
@@ -124,9 +118,8 @@ class FreshProcess:
             os.waitpid(self._pid, 0)
 
 
-def serve(connection: socket.socket, parent_pid: int) -> None:
-    """Answers until the other side hangs up; the kernel ends this process with the one that made it."""
-    die_with_parent(parent_pid)
+def serve(connection: socket.socket) -> None:
+    """Answers until the other side hangs up."""
     child: _Child | None = None
     while True:
         packet = connection.recv(_PACKET_BYTES)
@@ -164,12 +157,11 @@ class _Child:
         )
 
     def end(self, *, is_hung: bool = False) -> int:
-        """Its exit status, negative for a signal."""
+        """How it ended, as waitpid has it."""
         self.connection.close()
         if is_hung:
             os.kill(self.pid, signal.SIGKILL)
-        _, status = os.waitpid(self.pid, 0)
-        return os.waitstatus_to_exitcode(status)
+        return os.waitpid(self.pid, 0)[1]
 
 
 def _tried(question: Mapping[str, Any], child: _Child | None) -> tuple[str, _Child | None]:
@@ -181,40 +173,26 @@ def _tried(question: Mapping[str, Any], child: _Child | None) -> tuple[str, _Chi
     child = child or _Child.fork(program)
     packet, late = child.request(question)
     if packet[1:] or not packet or not program:
-        code = child.end(is_hung=bool(late))
+        status = child.end(is_hung=bool(late))
         child = None
         if late:
             return f"loading the export and answering its warm-up requests took longer than {late}", None
-        if code < 0:
-            named = f"signal {-code} ({signal.Signals(-code).name})"
-            return f"crash:loading or running the export ended its process: {named}", None
-        if code:
-            return f"crash:trying the export ended with status {code}; the trainer's log says why", None
+        if os.WIFSIGNALED(status):
+            return f"crash:loading or running the export ended its process: {how_ended(status)}", None
+        if status:
+            return f"crash:trying the export ended with {how_ended(status)}; the trainer's log says why", None
     return packet[1:].decode(), child
 
 
-def _forked(life: Callable[[socket.socket, int], None]) -> tuple[socket.socket, int]:
-    """A connection to a child that lives as `life` says, of its own end and this process, and the child's number."""
+def _forked(life: Callable[[socket.socket], None]) -> tuple[socket.socket, int]:
+    """A connection to a child that lives as `life` says, of its own end, and the child's number."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        status = _CRASHED
-        try:
-            ours.close()
-            life(theirs, parent)
-            status = 0
-        except BaseException:
-            logger.exception("an export could not be tried")
-        finally:
-            os._exit(status)
-    theirs.close()
-    return ours, pid
+    with theirs:
+        return ours, forked(lambda: life(theirs), closing=[ours])
 
 
-def _compare(connection: socket.socket, parent_pid: int) -> None:
+def _compare(connection: socket.socket) -> None:
     """A child's life: a question, a sentence, and so on until nobody asks."""
-    die_with_parent(parent_pid)
     exports = answers.Exports()
     while packet := connection.recv(_PACKET_BYTES):
         question = json.loads(packet)
@@ -231,8 +209,9 @@ def _compare(connection: socket.socket, parent_pid: int) -> None:
 
 def main() -> None:
     """Arguments: socket fd, parent pid."""
-    fd, parent_pid = sys.argv[1:]
-    serve(socket.socket(fileno=int(fd)), int(parent_pid))
+    fd, parent_pid = map(int, sys.argv[1:])
+    die_with_parent(parent_pid)
+    serve(socket.socket(fileno=fd))
 
 
 if __name__ == "__main__":

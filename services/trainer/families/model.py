@@ -5,8 +5,8 @@ block and the network once per batch. A Keras module takes raw features, and the
 features of its own.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -220,9 +220,10 @@ class BuiltModel:
         """Of the network's inputs, for any number of rows: one compilation serves every block and batch."""
         return {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in self.wiring.columns.items()}
 
-    def label_specs(self) -> dict[str, tf.TensorSpec]:
-        """Of a batch of labels, by head."""
-        return {head.name: head.label_spec for head in self.heads}
+    def batch_specs(self) -> tuple[dict[str, tf.TensorSpec], ...]:
+        """Of columns, labels and weights of a batch."""
+        labels = {head.name: head.label_spec for head in self.heads}
+        return self.column_specs(), labels, dict.fromkeys(labels, tf.TensorSpec([None], tf.float32))
 
     def compiled(self, function: Callable[..., tf.Tensor], *specs: object) -> Callable[..., tf.Tensor]:
         """A tf.function for these argument types only, or the function itself where execution is eager."""
@@ -250,6 +251,26 @@ class BuiltModel:
         with self.looked_at() as results:
             results += self._loss_and_added(columns, labels, weights, whole)
         return results[0], results[1]
+
+    def differentiated(
+        self, batch: tuple[Any, ...], variables: Sequence[Any], scale: Callable[[tf.Tensor], tf.Tensor] = tf.identity
+    ) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
+        """loss_and_added of a batch, and of the loss, scaled, a gradient for each of the variables; None: none."""
+        with tf.GradientTape() as tape:
+            loss, added = self.loss_and_added(*batch)
+            scaled = scale(loss)
+        return loss, added, tape.gradient(scaled, variables)
+
+    @contextmanager
+    def unmoved(self) -> Iterator[None]:
+        """Puts back what a look moves: moving statistics, generators of random numbers."""
+        moving = [*self.network.non_trainable_variables, self.seed_state]
+        kept = [variable.value.read_value() for variable in moving]
+        try:
+            yield
+        finally:
+            for variable, value in zip(moving, kept, strict=True):
+                variable.assign(value)
 
     def _loss_and_added(
         self, columns: Columns, labels: ByHead, weights: ByHead, whole: Whole | None
@@ -352,8 +373,7 @@ class BuiltModel:
     @cached_property
     def _evaluated(self) -> Callable[..., Any]:
         assert isinstance(self.network, ModelFnNetwork)
-        weights = {head.name: tf.TensorSpec([None], tf.float32) for head in self.heads}
-        return self.compiled(self.network.evaluated, self.column_specs(), self.label_specs(), weights)
+        return self.compiled(self.network.evaluated, *self.batch_specs())
 
     def serve(self, raw: Raw) -> dict[str, tf.Tensor]:
         """The exported function: raw features to named outputs."""

@@ -54,6 +54,21 @@ class TrainingSet:
     weights: ByHead
     count: int
 
+    @property
+    def parts(self) -> tuple[Columns, ByHead, ByHead]:
+        return self.columns, self.labels, self.weights
+
+    def chosen(self, rows: NDArray[np.int64]) -> "TrainingSet":
+        columns, labels, weights = (gathered(part, rows) for part in self.parts)
+        return TrainingSet(columns, labels, weights, len(rows))
+
+    def first(self, count: int) -> "TrainingSet":
+        return self.chosen(np.arange(min(count, self.count)))
+
+
+def gathered(columns: Columns, rows: NDArray[np.int64]) -> dict[str, tf.Tensor]:
+    return {name: tf.gather(column, rows) for name, column in columns.items()}
+
 
 @dataclass(frozen=True)
 class Carrying:

@@ -75,8 +75,8 @@ class _Batches:
 
     def __init__(self, examples: TrainingSet, order: NDArray[np.int64], bounds: NDArray[np.int32]) -> None:
         self._order, self._bounds = order, bounds
-        parts = {COLUMNS: examples.columns, LABELS: examples.labels, WEIGHTS: examples.weights}
-        self._arrays = {f"{part}{name}": values for part, named in parts.items() for name, values in named.items()}
+        parts = zip((COLUMNS, LABELS, WEIGHTS), examples.parts, strict=True)
+        self._arrays = {f"{part}{name}": values for part, named in parts for name, values in named.items()}
 
     def __len__(self) -> int:
         return len(self._bounds) - 1
@@ -100,12 +100,7 @@ class Contributing:
         compute = self._differentiated
         if model.definition.training.jit_compile:
             compute = tf.function(compute, jit_compile=True, autograph=False)
-        specs = (
-            model.column_specs(),
-            model.label_specs(),
-            {head.name: tf.TensorSpec([None], tf.float32) for head in model.heads},
-        )
-        self._compute = model.graph_of(lambda *batch: self._merged(*compute(*batch)), *specs)
+        self._compute = model.graph_of(lambda *batch: self._merged(*compute(*batch)), *model.batch_specs())
 
     def contribute(
         self, columns: Mapping[str, Any], labels: Mapping[str, Any], weights: Mapping[str, Any]
@@ -129,9 +124,7 @@ class Contributing:
         self._parts[path].hold(numbers, rows)
 
     def _differentiated(self, *batch: Any) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
-        with tf.GradientTape() as tape:
-            loss, added = self._model.loss_and_added(*batch)
-        return loss, added, tape.gradient(loss, [*self._learning.values()])
+        return self._model.differentiated(batch, [*self._learning.values()])
 
     def _merged(self, loss: tf.Tensor, added: tf.Tensor, gradients: list[Any]) -> tuple[Any, ...]:
         found = {

@@ -40,7 +40,7 @@ class Feeding:
 
     def losses(self, examples: TrainingSet, order: NDArray[np.int64], bounds: NDArray[np.int32]) -> Losses:
         """Of each step, until one is not finite."""
-        parts = (examples.columns, examples.labels, examples.weights)
+        parts = examples.parts
         if self._mode == "memory":
             return np.asarray(self._whole(*parts, tf.constant(order), tf.constant(bounds)))
         if self._mode == "stream":

@@ -31,36 +31,31 @@ def check_gradients(model: BuiltModel, examples: TrainingSet, *, tolerance: floa
 
     Moving statistics and generators of random numbers are as before when it returns.
     """
-    rows = min(examples.count, _MOST_ROWS)
-    batch = [
-        {name: values[:rows] for name, values in part.items()}
-        for part in (examples.columns, examples.labels, examples.weights)
-    ]
-    compiled = _compiled(model)
-    kept = [(variable, variable.numpy()) for variable in (*model.network.non_trainable_variables, model.seed_state)]
+    examples = examples.first(_MOST_ROWS)
+    loss, gradients = _compiled(model)
 
-    def evaluated(*, gradients: bool = False) -> Any:
-        found = compiled[gradients](*batch)
-        for variable, value in kept:
-            variable.assign(value)
-        return [gradient.numpy() for gradient in found] if gradients else float(found)
+    def evaluated() -> float:
+        with model.unmoved():
+            return float(loss(*examples.parts))
 
-    facts = {"tolerance": tolerance, "examples": rows}
+    facts = {"tolerance": tolerance, "examples": examples.count}
     if not _is_finite(evaluated):
         return {**facts, "variables": 0, "largest_difference": 0.0, "differing": {}}
     random = np.random.default_rng(seed)
     variables = model.network.trainable_variables
+    with model.unmoved():
+        analytic = [gradient.numpy().astype(np.float64) for gradient in gradients(*examples.parts)]
     found = {
-        variable.path: max(_slopes(variable, gradient.astype(np.float64), evaluated, random), key=_difference)
-        for variable, gradient in zip(variables, evaluated(gradients=True), strict=True)
+        variable.path: max(_slopes(variable, gradient, evaluated, random), key=_difference)
+        for variable, gradient in zip(variables, analytic, strict=True)
     }
     return {
         **facts, "variables": len(variables),
         "largest_difference": round(max(map(_difference, found.values())), 6),
         "differing": {
-            path: {"analytic": analytic, "numeric": numeric}
-            for path, (analytic, numeric, _) in found.items()
-            if _difference((analytic, numeric, _)) > tolerance
+            path: {"analytic": slopes[0], "numeric": slopes[1]}
+            for path, slopes in found.items()
+            if _difference(slopes) > tolerance
         },
     }  # fmt: skip
 
@@ -86,25 +81,19 @@ def _is_finite(loss: Callable[[], float]) -> bool:
         return False
 
 
-def _compiled(model: BuiltModel) -> dict[bool, Callable[..., Any]]:
-    """By whether it gives gradients, or the loss."""
-    specs = (
-        model.column_specs(),
-        model.label_specs(),
-        {head.name: tf.TensorSpec([None], tf.float32) for head in model.heads},
-    )
-
-    def loss(*batch: Any) -> tf.Tensor:
-        return model.loss_and_added(*batch)[0]
+def _compiled(model: BuiltModel) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The loss, and its gradients."""
 
     def gradients(*batch: Any) -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            value = loss(*batch)
-        variables = [variable.value for variable in model.network.trainable_variables]
-        found = tape.gradient(value, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return [tf.convert_to_tensor(gradient) for gradient in found]
+        variables = model.network.trainable_variables
+        found = zip(model.differentiated(batch, variables)[2], variables, strict=True)
+        return [
+            tf.zeros_like(variable.value) if gradient is None else tf.convert_to_tensor(gradient)
+            for gradient, variable in found
+        ]
 
-    return {False: model.compiled(loss, *specs), True: model.compiled(gradients, *specs)}
+    specs = model.batch_specs()
+    return model.compiled(lambda *batch: model.loss(*batch), *specs), model.compiled(gradients, *specs)
 
 
 def _slopes(

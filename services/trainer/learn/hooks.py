@@ -48,7 +48,7 @@ class RunningHooks:
 
     def on_round_begin(self) -> None:
         for hooks in self._all:
-            hooks.on_round_begin()
+            hooks.call("on_round_begin", hooks.run)
 
     def before_step(self, features: Any, labels: Any) -> list[Any]:
         """What each of them keeps, for its after_step."""
@@ -79,11 +79,11 @@ class RunningHooks:
 
     def after_checkpoint(self, saved: Saved) -> None:
         for hooks in self._all:
-            hooks.after_checkpoint(saved)
+            hooks.call("after_checkpoint", saved)
 
     def on_round_end(self) -> None:
         for hooks in self._all:
-            hooks.on_round_end()
+            hooks.call("on_round_end", hooks.run)
 
     def fail_if_at_fault(self, error: tf.errors.OpError) -> None:
         """Raises HookFailedError where an operation of a hook has failed in the compiled step."""
@@ -96,10 +96,10 @@ class _Running:
         self._functions, self._path, self._network = hooks.functions, hooks.path, network
         self.owner, self._may_stop = hooks.owner, not hooks.chief_only
         self.state = self._variables()
-        self._run: Run | None = None
+        self.run: Run | None = None
 
     def begin(self, optimizer: keras.optimizers.Optimizer) -> None:
-        self._run = Run(self._network, optimizer, self.state, may_stop=self._may_stop)
+        self.run = Run(self._network, optimizer, self.state, may_stop=self._may_stop)
 
     @property
     def has_step_hooks(self) -> bool:
@@ -109,16 +109,13 @@ class _Running:
         if "on_gradients" in self._functions:
             raise DefinitionFailedError(f"{self._path}: {self._named('on_gradients')} is a hook, and {why}")
 
-    def on_round_begin(self) -> None:
-        self._call("on_round_begin", self._run)
-
     def before_step(self, features: Any, labels: Any) -> Any:
-        return self._in_step("before_step", self._run, features, labels)
+        return self._in_step("before_step", self.run, features, labels)
 
     def on_gradients(self, gradients: list[Any], variables: list[keras.Variable]) -> list[Any]:
         if "on_gradients" not in self._functions:
             return gradients
-        found = self._in_step("on_gradients", self._run, list(gradients), list(variables))
+        found = self._in_step("on_gradients", self.run, list(gradients), list(variables))
         shapes = [tuple(variable.shape) for variable in variables]
         if not isinstance(found, list | tuple) or [_shape_of(gradient) for gradient in found] != shapes:
             got = (
@@ -131,17 +128,17 @@ class _Running:
         return list(found)
 
     def after_step(self, loss: tf.Tensor, kept: Any) -> None:
-        self._in_step("after_step", self._run, loss, kept)
+        self._in_step("after_step", self.run, loss, kept)
 
     @property
     def is_stopped(self) -> bool:
-        return self._run is not None and self._run.is_stopped
+        return self.run is not None and self.run.is_stopped
 
     def on_block(self, losses: Losses) -> None:
-        assert self._run is not None, "begin comes first"
-        self._run.is_between_blocks = True
-        self._call("on_block", self._run, losses)
-        self._run.is_between_blocks = False
+        assert self.run is not None, "begin comes first"
+        self.run.is_between_blocks = True
+        self.call("on_block", self.run, losses)
+        self.run.is_between_blocks = False
         if getattr(self._network, "stop_training", False):
             raise HookFailedError(
                 f"{self._path}: stop_training is for Keras's fit; on_block ends a round by run.stop()"
@@ -149,13 +146,7 @@ class _Running:
 
     def on_checkpoint(self, arrays: Arrays) -> None:
         if "on_checkpoint" in self._functions:
-            self._call("on_checkpoint", {path: _read_only(array) for path, array in arrays.items()})
-
-    def after_checkpoint(self, saved: Saved) -> None:
-        self._call("after_checkpoint", saved)
-
-    def on_round_end(self) -> None:
-        self._call("on_round_end", self._run)
+            self.call("on_checkpoint", {path: _read_only(array) for path, array in arrays.items()})
 
     def fail_if_at_fault(self, error: tf.errors.OpError) -> None:
         found = re.findall(re.escape(self._scope) + r"(\w+?)(?:_\d+)?/", str(error.message))
@@ -163,7 +154,7 @@ class _Running:
             raise HookFailedError(f"{self._path}: {self._named(found[-1])}: {describe(error)}") from error
 
     def _variables(self) -> dict[str, keras.Variable]:
-        initial = self._call("hook_state", self._network)
+        initial = self.call("hook_state", self._network)
         if initial is None:
             return {}
         if not isinstance(initial, Mapping) or not all(
@@ -189,7 +180,7 @@ class _Running:
     def _scope(self) -> str:
         return f"{_SCOPE}{self.owner}." if self.owner else _SCOPE
 
-    def _call(self, name: str, *arguments: Any) -> Any:
+    def call(self, name: str, *arguments: Any) -> Any:
         function = self._functions.get(name)
         if function is None:
             return None
@@ -200,7 +191,7 @@ class _Running:
         if name not in self._functions:
             return None
         with tf.name_scope(f"{self._scope}{name}"):
-            return self._call(name, *arguments)
+            return self.call(name, *arguments)
 
     @contextmanager
     def _blamed(self, name: str) -> Iterator[None]:

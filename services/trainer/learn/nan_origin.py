@@ -70,18 +70,8 @@ def of_fault(model: BuiltModel, examples: TrainingSet, rows: NDArray[Any]) -> Or
 
 def gradients_of(model: BuiltModel, examples: TrainingSet, rows: NDArray[Any]) -> Any:
     """A graph, traced when it is first called, of the loss of these rows and its gradients."""
-    columns, labels, weights = (
-        {name: tf.gather(values, rows) for name, values in part.items()}
-        for part in (examples.columns, examples.labels, examples.weights)
-    )
-    variables = model.network.trainable_variables
-
-    def gradients() -> list[Any]:
-        with tf.GradientTape() as tape:
-            loss, _ = model.loss_and_added(columns, labels, weights)
-        return tape.gradient(loss, variables)
-
-    return tf.function(gradients, autograph=False)
+    batch, variables = examples.chosen(rows).parts, model.network.trainable_variables
+    return tf.function(lambda: model.differentiated(batch, variables)[2], autograph=False)
 
 
 def _layer_of(message: str, names: Collection[str]) -> str:

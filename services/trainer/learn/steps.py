@@ -193,7 +193,7 @@ class Steps:
     def note_compiled(self, examples: TrainingSet) -> None:
         """Keeps what XLA makes of loss and gradients of a batch, after all of its rewriting."""
         count = tf.constant(min(self._section.batch_size, examples.count))
-        batch = self._cut((examples.columns, examples.labels, examples.weights), tf.constant(0), count)
+        batch = self._cut(examples.parts, tf.constant(0), count)
         with blame_definition(self._about):
             self._xla.text = str(self._whole_gradients.experimental_get_compiler_ir(*batch)(stage="optimized_hlo"))
 
@@ -227,13 +227,7 @@ class Steps:
 
     def _specs(self) -> tuple[object, ...]:
         """Of what `_train_batches` takes."""
-        return (
-            self._model.column_specs(),
-            self._model.label_specs(),
-            {head.name: tf.TensorSpec([None], tf.float32) for head in self._model.heads},
-            tf.TensorSpec([None], tf.int64),
-            tf.TensorSpec([None], tf.int32),
-        )
+        return *self._model.batch_specs(), tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.int32)
 
     def _train_batches(
         self, columns: dict[str, tf.Tensor], labels: ByHead, weights: ByHead, order: tf.Tensor, bounds: tf.Tensor
@@ -336,10 +330,7 @@ class Steps:
         return self._whole_gradients(columns, labels, weights)
 
     def _differentiated(self, *batch: Any) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
-        with tf.GradientTape() as tape:
-            loss, added = self._model.loss_and_added(*batch)
-            scaled = self._optimizer.scale_loss(loss)
-        return loss, added, tape.gradient(scaled, self._variables)
+        return self._model.differentiated(batch, self._variables, self._optimizer.scale_loss)
 
     def _local_by(self, team: Team) -> LocalSteps | None:
         """None where shards go on together, step by step."""

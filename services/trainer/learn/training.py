@@ -304,7 +304,7 @@ class Training:
             return np.zeros(0, np.float32)
         self.model.placement.look(
             lambda columns: self.model.outputs(columns, training=False),
-            {name: examples.columns[name][:1] for name in self.model.column_specs()},
+            examples.first(1).columns,
         )
         asked = self.model.definition.training.check_gradients
         if asked is not None and not self._checked:

@@ -18,11 +18,11 @@ from common.schema import Schema
 from services.trainer.data.dataset import PLACE, Block, Reading, read_blocks
 from services.trainer.data.holdout import Keys
 from services.trainer.data.labelling import Labelling
-from services.trainer.families.port import Answering
+from services.trainer.families.port import Answering, gathered
 from services.trainer.features.decoding import Decoder
 from services.trainer.features.parsing import Parsed, absent_rows, parse
 from services.trainer.rounds.equal_events import equal_keys
-from services.trainer.rounds.prepared import ParsedBlock, PreparedBlock, gathered, prepare
+from services.trainer.rounds.prepared import ParsedBlock, PreparedBlock, prepare
 from services.trainer.rounds.splitting import Split
 
 EARLIER = -1

@@ -40,7 +40,7 @@ from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.inputs import data_of, fetch_inputs, log_of
 from services.trainer.rounds.outside import RoundRegistry, registry_of
-from services.trainer.rounds.prepared import PreparedBlock, chosen
+from services.trainer.rounds.prepared import PreparedBlock
 
 MOST_EXAMPLES = 50_000
 """Of the range's beginning. This number shows a faulty model well enough, and memory holds it."""
@@ -96,7 +96,7 @@ def _first(blocks: Iterator[PreparedBlock], most: int, *, is_exact: bool) -> Ite
     for block in blocks:
         if block.held_out.count:
             is_whole = not is_exact or block.held_out.count <= most
-            yield block.held_out if is_whole else chosen(block.held_out, np.arange(most))
+            yield block.held_out if is_whole else block.held_out.first(most)
             most -= block.held_out.count
         if most <= 0:
             return

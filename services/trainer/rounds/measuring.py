@@ -23,7 +23,7 @@ from services.trainer.rounds.equal_events import EqualEvents
 from services.trainer.rounds.feature_counts import FeatureCounts
 from services.trainer.rounds.label_counts import LabelCounts
 from services.trainer.rounds.pace import LeftOut
-from services.trainer.rounds.prepared import PreparedBlock, chosen
+from services.trainer.rounds.prepared import PreparedBlock
 from services.trainer.rounds.window import Window
 from services.trainer.summaries import drawings
 from services.trainer.summaries.shown_examples import ShownExamples
@@ -266,7 +266,7 @@ def _made(definition: Definition, columns: Columns) -> Columns:
 
 
 def _kept(examples: TrainingSet, without: Mapping[int, str]) -> TrainingSet:
-    return chosen(examples, _rows(examples, without)) if without else examples
+    return examples.chosen(_rows(examples, without)) if without else examples
 
 
 def _rows(examples: TrainingSet, without: Mapping[int, str]) -> NDArray[np.int64]:

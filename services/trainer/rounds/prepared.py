@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from services.trainer.data.holdout import Keys
 from services.trainer.families.heads import BuiltHead
-from services.trainer.families.port import Answering, TrainingSet
+from services.trainer.families.port import Answering, TrainingSet, gathered
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.features.parsing import lengths_of
 
@@ -106,8 +106,8 @@ def prepare(model: Answering, parsed: ParsedBlock) -> PreparedBlock:
     return PreparedBlock(
         index=parsed.index,
         next_position=parsed.next_position,
-        trained=chosen(whole, trained),
-        held_out=chosen(whole, held_out),
+        trained=whole.chosen(trained),
+        held_out=whole.chosen(held_out),
         trained_raw=gathered(parsed.raw, trained),
         held_out_raw=gathered(parsed.raw, held_out),
         trained_rows=trained,
@@ -118,7 +118,7 @@ def prepare(model: Answering, parsed: ParsedBlock) -> PreparedBlock:
         present={name: int(count) for name, count in done.present.items()},
         absent=parsed.absent,
         example_count=len(parsed.examples),
-        calibrating=chosen(whole, calibrating),
+        calibrating=whole.chosen(calibrating),
         crcs=parsed.crcs,
         equal=parsed.equal,
     )
@@ -194,12 +194,3 @@ def _weights(model: Answering, parsed: ParsedBlock) -> dict[str, tf.Tensor]:
         head.name: tf.where(missing[head.name], 0.0, weights) if head.name in missing else weights
         for head in model.heads
     }
-
-
-def chosen(examples: TrainingSet, rows: NDArray[np.int64]) -> TrainingSet:
-    columns, labels, weights = (gathered(part, rows) for part in (examples.columns, examples.labels, examples.weights))
-    return TrainingSet(columns, labels, weights, len(rows))
-
-
-def gathered(columns: Mapping[str, tf.Tensor], rows: NDArray[np.int64]) -> dict[str, tf.Tensor]:
-    return {name: tf.gather(column, rows) for name, column in columns.items()}

@@ -1,8 +1,7 @@
-"""How what each worker has computed reaches all of them: one port, two adapters, and two ways to travel.
+"""How what each worker has computed reaches all of them, in two ways to travel.
 
-`Alone` computes all shards itself. `Connected` is one of several processes. Between the processes of one machine, rows
-travel through memory that they share (shared_memory.py); between machines, and where there are GPUs, by TensorFlow's
-collective operations.
+Between the processes of one machine, rows travel through memory that they share (shared_memory.py); between machines,
+and where there are GPUs, by TensorFlow's collective operations.
 
 Sums are formed along one tree over the shards, whoever computes them (the sum that a ring of TensorFlow's forms on its
 way depends on the rank from three workers on). A worker adds up what its shards make whole of the tree, so that it
@@ -28,52 +27,6 @@ Combine = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 """Two rows, [m] each, to the one of all their shards; element by element."""
 
 
-class Exchange(Protocol):
-    @property
-    def shards(self) -> int:
-        """Of all workers."""
-
-    @property
-    def workers(self) -> int: ...
-
-    @property
-    def owned(self) -> range:
-        """The shards that are computed here."""
-
-    def begin(self) -> None:
-        """A new step is being traced: the operations of all workers are numbered from here on alike."""
-
-    def combined(self, rows: Sequence[tf.Tensor], combine: Combine, carried: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """One [m] for each owned shard in; out: all shards' along the tree, and what the first shard carries.
-
-        Args:
-            rows: float32 or bfloat16.
-            carried: [c] of the rows' dtype, of the first owned shard.
-        """
-
-    def all_slices(self, tables: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
-        """Of each table the rows of the owned shards in, those of all shards out, in their order."""
-
-
-class Alone:
-    """One process computes all shards, one after the other."""
-
-    workers = 1
-
-    def __init__(self, shards: int) -> None:
-        self.shards = shards
-        self.owned = range(shards)
-
-    def begin(self) -> None:
-        pass
-
-    def combined(self, rows: Sequence[tf.Tensor], combine: Combine, carried: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return _at(whole(self.shards), dict(enumerate(rows)), {}, combine), carried
-
-    def all_slices(self, tables: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
-        return list(tables)
-
-
 class Transport(Protocol):
     """What the workers of one step call alike, in the same order."""
 
@@ -91,10 +44,14 @@ class Transport(Protocol):
         """[workers, ...]: of every worker's [workers, ...], the one for this worker."""
 
 
-class Connected:
-    """Worker `rank` of several."""
+class Exchange:
+    """Of worker `rank`; `shards` are of all workers, `owned` are computed here.
 
-    def __init__(self, shards: int, transport: Transport, *, rank: int, workers: int) -> None:
+    Args:
+        transport: None where one process computes all shards, one after the other.
+    """
+
+    def __init__(self, shards: int, transport: Transport | None = None, *, rank: int = 0, workers: int = 1) -> None:
         self.shards, self.workers, self._transport = shards, workers, transport
         self.owned = owned_shards(rank, workers=workers, shards=shards)
         owners = [owned_shards(other, workers=workers, shards=shards) for other in range(workers)]
@@ -102,11 +59,21 @@ class Connected:
         self._rank = rank
 
     def begin(self) -> None:
-        self._transport.begin()
+        """A new step is being traced: the operations of all workers are numbered from here on alike."""
+        if self._transport:
+            self._transport.begin()
 
     def combined(self, rows: Sequence[tf.Tensor], combine: Combine, carried: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """One [m] for each owned shard in; out: all shards' along the tree, and what the first shard carries.
+
+        Args:
+            rows: float32 or bfloat16.
+            carried: [c] of the rows' dtype, of the first owned shard.
+        """
         own = dict(zip(self.owned, rows, strict=True))
         parts = [_at(node, own, {}, combine) for node in self._sent[self._rank]]
+        if not self._transport:
+            return parts[0], carried
         parts += [tf.zeros_like(parts[0])] * (max(map(len, self._sent)) - len(parts))
         if self.workers == 2:
             found = self._gathered([*parts, carried])
@@ -119,6 +86,9 @@ class Connected:
         return tf.concat([added for added, _ in found], axis=0)[:size], found[0][-1]
 
     def all_slices(self, tables: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
+        """Of each table the rows of the owned shards in, those of all shards out, in their order."""
+        if not self._transport:
+            return list(tables)
         own = tf.stack([tf.size(table.indices) for table in tables])
         by_rank = [counts for (counts,) in self._gathered([own])]
         indices = self._of_any_length([tf.cast(table.indices, tf.int64) for table in tables], own, by_rank)
@@ -153,12 +123,14 @@ class Connected:
         return _at(whole(self.shards), {}, known, combine)
 
     def _gathered(self, rows: Sequence[tf.Tensor], size_class: tf.Tensor | int = 0) -> list[list[tf.Tensor]]:
+        assert self._transport
         if rows[0].dtype != tf.bfloat16:
             return self._transport.gathered(rows, size_class)
         found = self._transport.gathered([_paired(row) for row in rows], size_class)
         return [[_unpaired(pair, tf.shape(row)) for pair, row in zip(by, rows, strict=True)] for by in found]
 
     def _dealt(self, rows: tf.Tensor) -> list[list[tf.Tensor]]:
+        assert self._transport
         if rows.dtype == tf.bfloat16:
             paired = tf.stack([_paired(rows[rank]) for rank in range(self.workers)])
             dealt = self._transport.dealt(paired)

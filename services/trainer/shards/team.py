@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from common.errors import Unavailable
 from services.trainer.parameters.coordinator import Coordinator
-from services.trainer.shards.exchange import Alone, Collectives, Connected, Exchange, Shared
+from services.trainer.shards.exchange import Collectives, Exchange, Shared
 from services.trainer.shards.shared_memory import SharedMemory
 
 _GROUP_KEY, _INSTANCE_KEY = 7_002, 1
@@ -50,13 +50,13 @@ class Team:
 
     def exchange(self, shards: int) -> Exchange:
         if self.workers == 1:
-            return Alone(shards)
+            return Exchange(shards)
         transport: Shared | Collectives
         if self.memory:
             transport = Shared(self.memory, rank=self.rank, timeout_seconds=self.straggler_seconds)
         else:
             transport = Collectives(workers=self.workers, timeout_seconds=self.straggler_seconds)
-        return Connected(shards, transport, rank=self.rank, workers=self.workers)
+        return Exchange(shards, transport, rank=self.rank, workers=self.workers)
 
 
 ALONE = Team()

@@ -66,18 +66,14 @@ def add_to(output: Path, work_dir: Path) -> None:
 
 
 def _dump(model: BuiltModel, examples: TrainingSet, rows: NDArray[np.int64], folder: Path) -> None:
-    moving = [*model.network.non_trainable_variables, model.seed_state]
-    kept = [variable.value.read_value() for variable in moving]
     gradients = gradients_of(model, examples, rows)
     writer = tf.debugging.experimental.enable_dump_debug_info(
         str(folder), tensor_debug_mode="FULL_HEALTH", circular_buffer_size=_MOST_EXECUTIONS
     )
     try:
-        with suppress(tf.errors.OpError):  # a layer refuses one of the examples: the dump ends there
+        with model.unmoved(), suppress(tf.errors.OpError):  # a layer refuses one of the examples: the dump ends there
             gradients()
         writer.FlushNonExecutionFiles()
         writer.FlushExecutionFiles()
     finally:
         tf.debugging.experimental.disable_dump_debug_info()
-        for variable, value in zip(moving, kept, strict=True):
-            variable.assign(value)

@@ -162,12 +162,10 @@ def _activation_function(model: Model) -> Callable[[TrainingSet], Arrays] | None
     def activations(examples: TrainingSet) -> Arrays:
         if not examples.count:
             return {}
-        kept = [variable.value.read_value() for variable in network.non_trainable_variables]
-        columns = {name: examples.columns[name][:batch_size] for name in model.column_specs()}
+        columns = examples.first(batch_size).columns
         tensors = keras.tree.map_structure(lambda tensor: columns[column_of[tensor.name]], network.input)
-        found = tapped(tensors, training=False)
-        for variable, value in zip(network.non_trainable_variables, kept, strict=True):
-            variable.assign(value)
+        with model.unmoved():
+            found = tapped(tensors, training=False)
         dense = {name: array.numpy() for name, array in found.items() if isinstance(array, tf.Tensor)}
         return {name: array for name, array in dense.items() if np.issubdtype(array.dtype, np.floating)}
 
@@ -179,36 +177,23 @@ def _gradient_function(model: Model) -> Callable[[TrainingSet], Arrays] | None:
     steps itself, as only it knows what its loss is."""
     if not isinstance(model, BuiltModel) or model.compiled_by_user.has_train_step:
         return None
-    network, batch_size = model.network, model.definition.training.batch_size
-    variables = network.trainable_variables
-    moving = [*network.non_trainable_variables, model.seed_state]
+    variables, batch_size = model.network.trainable_variables, model.definition.training.batch_size
 
-    def differentiated(columns: object, labels: object, weights: object) -> dict[str, tf.Tensor]:
-        with tf.GradientTape() as tape:
-            loss, _ = model.loss_and_added(columns, labels, weights)  # type: ignore[arg-type]  # as the specs say
-        found = tape.gradient(loss, variables)
+    def differentiated(*batch: Any) -> dict[str, tf.Tensor]:
+        *_, found = model.differentiated(batch, variables)
         return {
             variable.path: tf.convert_to_tensor(gradient)
             for variable, gradient in zip(variables, found, strict=True)
             if gradient is not None
         }
 
-    of_weights = {head.name: tf.TensorSpec([None], tf.float32) for head in model.heads}
-    compiled = model.compiled(differentiated, model.column_specs(), model.label_specs(), of_weights)
+    compiled = model.compiled(differentiated, *model.batch_specs())
 
     def gradients(examples: TrainingSet) -> Arrays:
         if not examples.count:
             return {}
-        kept = [variable.value.read_value() for variable in moving]
-        names = model.column_specs()
-        columns = {name: examples.columns[name][:batch_size] for name in names}
-        labels, weights = (
-            {name: values[:batch_size] for name, values in part.items()} for part in (examples.labels, examples.weights)
-        )
-        found = {name: gradient.numpy() for name, gradient in compiled(columns, labels, weights).items()}
-        for variable, value in zip(moving, kept, strict=True):
-            variable.assign(value)
-        return found
+        with model.unmoved():
+            return {name: found.numpy() for name, found in compiled(*examples.first(batch_size).parts).items()}
 
     return gradients
 

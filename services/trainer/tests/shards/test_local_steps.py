@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from services.trainer.shards.exchange import Alone, Combine
+from services.trainer.shards.exchange import Combine, Exchange
 from services.trainer.shards.local_steps import LocalSteps
 
 
-class _Counted(Alone):
+class _Counted(Exchange):
     exchanges = 0
 
     def combined(self, rows: Sequence[tf.Tensor], combine: Combine, carried: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -35,7 +35,7 @@ from services.trainer.learn import adapters
 from services.trainer.learn.training import Training
 from services.trainer.rounds.teamwork import LOST_SECONDS, LocalWorkers, join_cluster
 from services.trainer.shards.cluster_spec import ClusterSpec, on_this_machine
-from services.trainer.shards.exchange import Combine, Connected
+from services.trainer.shards.exchange import Combine, Exchange
 from services.trainer.shards.shared_memory import SharedMemory
 from services.trainer.shards.team import Team, WorkerLostError, use_devices
 from testing.waiting import wait_until
@@ -180,10 +180,10 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
 
 def _log_exchanges(path: Path) -> None:
     """Has each worker write down when it began what it exchanges, and when it had all of it."""
-    exchanged = Connected.combined
+    exchanged = Exchange.combined
 
     def combined(
-        self: Connected, rows: Sequence[tf.Tensor], combine: Combine, carried: tf.Tensor
+        self: Exchange, rows: Sequence[tf.Tensor], combine: Combine, carried: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         count = itertools.count()
 
@@ -196,7 +196,7 @@ def _log_exchanges(path: Path) -> None:
         found, counts = exchanged(self, noted, combine, carried)
         return tf.ensure_shape(tf.numpy_function(note, [found], tf.float32), found.shape), counts
 
-    Connected.combined = combined  # type: ignore[method-assign]
+    Exchange.combined = combined  # type: ignore[method-assign]
 
 
 def _have_all_noted(path: Path, count: int) -> bool:

@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from common.process.lean_imports import lean_command
 from common.process.lifecycle import die_with_parent
 from common.process.own_time import clock_of, ends_within
 from services.trainer.export import answers
-from services.trainer.parameters.peers import forked, how_ended
+from services.trainer.parameters.peers import connected, how_ended
 
 TRIAL_SECONDS = 300.0
 """For loading an export and answering its warm-up requests; seconds without a core do not count."""
@@ -41,7 +41,7 @@ class FreshProcess:
 
     @classmethod
     def fork(cls, *, trial_seconds: float = TRIAL_SECONDS) -> "FreshProcess":
-        return cls(*_forked(serve), trial_seconds=trial_seconds)
+        return cls(*connected(serve), trial_seconds=trial_seconds)
 
     @classmethod
     def start(cls, *, trial_seconds: float = TRIAL_SECONDS) -> "FreshProcess":
@@ -139,7 +139,7 @@ class _Child:
 
     @classmethod
     def fork(cls, program: str) -> "_Child":
-        return cls(program, *_forked(_compare))
+        return cls(program, *connected(_compare))
 
     def request(self, question: Mapping[str, Any]) -> tuple[bytes, str]:
         """Its sentence, preceded by a byte, or nothing where it has ended; and, where it took too long, the limit in
@@ -182,13 +182,6 @@ def _tried(question: Mapping[str, Any], child: _Child | None) -> tuple[str, _Chi
         if status:
             return f"crash:trying the export ended with {how_ended(status)}; the trainer's log says why", None
     return packet[1:].decode(), child
-
-
-def _forked(life: Callable[[socket.socket], None]) -> tuple[socket.socket, int]:
-    """A connection to a child that lives as `life` says, of its own end, and the child's number."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        return ours, forked(lambda: life(theirs), closing=[ours])
 
 
 def _compare(connection: socket.socket) -> None:

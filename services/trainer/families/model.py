@@ -173,6 +173,8 @@ class BuiltModel:
         for head in self.heads:
             if head.calibrator:
                 head.calibrator.reset()
+        if self.bottleneck:
+            self.bottleneck.begin_again()
         return True
 
     @property

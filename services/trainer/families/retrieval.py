@@ -61,10 +61,7 @@ class Towers:
 
 def build_towers(definition: Definition, transform: Transform, tables: Mapping[str, LookedUp]) -> Towers:
     """`tables`: by name, embedding tables to take in place of new ones."""
-    parameters = definition.estimator_parameters
-    assert parameters is not None
-    assert parameters.towers is not None
-    towers = parameters.towers
+    parameters, towers = _parameters(definition)
     inputs = {name: column_input(definition.features, transform, name) for name in transform.outputs}
     shared = dict(tables)
     found = {}
@@ -75,6 +72,13 @@ def build_towers(definition: Definition, transform: Transform, tables: Mapping[s
     ids = keras.layers.Reshape((), name="item_row")(inputs[towers.candidates])
     outputs = {USER: found[USER].output, ITEM: found[ITEM].output, ITEM_ID: ids}
     return Towers(keras.Model(inputs, outputs, name="network"), found[USER], found[ITEM])
+
+
+def _parameters(definition: Definition) -> tuple[EstimatorParameters, TwoTower]:
+    parameters = definition.estimator_parameters
+    assert parameters is not None
+    assert parameters.towers is not None
+    return parameters, parameters.towers
 
 
 def _columns_of(definition: Definition, names: tuple[str, ...]) -> list[str]:
@@ -157,10 +161,7 @@ class RetrievalModel(BuiltModel):
 
     @property
     def section(self) -> TwoTower:
-        parameters = self.definition.estimator_parameters
-        assert parameters is not None
-        assert parameters.towers is not None
-        return parameters.towers
+        return _parameters(self.definition)[1]
 
     def outputs(self, columns: Columns, *, training: bool) -> dict[str, tf.Tensor]:
         """Ranks float32 [n] of the events' own items."""
@@ -244,10 +245,7 @@ def build_retrieval(
     seed_state: keras.Variable,
     tables: Mapping[str, BatchTable] = NO_TABLES,
 ) -> RetrievalModel:
-    parameters = definition.estimator_parameters
-    assert parameters is not None
-    assert parameters.towers is not None
-    section = parameters.towers
+    _, section = _parameters(definition)
     transform = Transform(definition.features, section.user + section.item, statistics, schema)
     by_user, by_item = transform.part(section.user), transform.part(section.item)
     spec = definition.features[section.candidates]

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from common.definition.features import Hashed, Text, id_count
 from services.trainer.features.cutting import pieces_of
 
-PARTS = ("texts", "having")
-
 
 @dataclass(frozen=True)
 class Frequencies:
@@ -23,6 +21,13 @@ class Frequencies:
 
     texts: NDArray[np.int64]
     having: NDArray[np.int64]
+
+    def parts(self) -> dict[str, NDArray[np.generic]]:
+        return {**vars(self)}
+
+    @classmethod
+    def of_parts(cls, parts: Mapping[str, NDArray[np.generic]]) -> "Frequencies":
+        return cls(parts["texts"].astype(np.int64), parts["having"].astype(np.int64))
 
     @property
     def weights(self) -> NDArray[np.float32]:
@@ -63,13 +68,3 @@ class SeenTexts:
             if number >= 0:
                 having[number] += count
         return Frequencies(np.array(texts, np.int64), np.minimum(having, texts))
-
-
-def to_arrays(fitted: Frequencies) -> dict[str, NDArray[np.generic]]:
-    """By part."""
-    return {"texts": fitted.texts, "having": fitted.having}
-
-
-def from_arrays(parts: Mapping[str, NDArray[np.generic]]) -> Frequencies:
-    """The inverse. Raises KeyError."""
-    return Frequencies(parts["texts"].astype(np.int64), parts["having"].astype(np.int64))

@@ -74,11 +74,13 @@ def _fitted(specs: Mapping[str, FeatureSpec], spec: FeatureSpec) -> str:
     return "the words are learned in the first round" if learned_words_of(spec) else ""
 
 
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def read_request(work_dir: Path) -> tuple[Definition, Schema, list[bytes]]:
     """What such a folder holds: the definition, the schema as it sees it, and the examples."""
-    folder = work_dir / "definition"
-    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    definition = parse_definition(files)
+    definition = parse_definition(files_below(work_dir / "definition"))
     schema = definition.seen(Schema.from_json((work_dir / "schema.json").read_text()))
     return definition, schema, cut((work_dir / "examples.tfrecord").read_bytes())[0]
 

@@ -6,7 +6,8 @@ statistics. Later rounds carry them and add to them, unless the definition says 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,17 +18,14 @@ from common.definition.identity import Learned, VariableMeaning, variables_of
 from common.definition.model import Definition
 from common.errors import DataLoss
 from common.schema import PADDING, Schema
-from services.trainer.features import frequencies
-from services.trainer.features import words as vocabulary
 from services.trainer.features.cutting import pieces_of
 from services.trainer.features.frequencies import Frequencies, SeenTexts
 from services.trainer.features.plausible import FARTHEST, LARGEST, plausible
 from services.trainer.features.steps import applied
-from services.trainer.features.words import Seen, Words
+from services.trainer.features.words import Seen, Words, grown
 
 Arrays = Mapping[str, NDArray[np.generic]]
 _PREFIX = "statistics"
-_PARTS = ("count", "mean", "squares", "minimum", "maximum", "left_out")
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,17 @@ class Moments:
         """The standard deviation (of the population)."""
         deviation: NDArray[np.float64] = np.sqrt(self.squares / np.maximum(self.count, 1))
         return deviation
+
+    def parts(self) -> dict[str, NDArray[np.generic]]:
+        """What a checkpoint holds, by name."""
+        return {**vars(self)}
+
+    @classmethod
+    def of_parts(cls, parts: Arrays) -> "Moments":
+        """The inverse. Raises KeyError, naming a part that is missing."""
+        counts, names = ("count", "left_out"), [field.name for field in fields(cls)]
+        found: Any = {name: parts[name].astype(np.int64 if name in counts else np.float64) for name in names}
+        return cls(**found)
 
     def merged(self, other: "Moments") -> "Moments":
         """Over both sets: Chan, Golub, LeVeque: Updating formulae ... for computing sample variances (1979)."""
@@ -93,6 +102,13 @@ class Boundaries:
 
     values: tuple[float, ...]
 
+    def parts(self) -> dict[str, NDArray[np.generic]]:
+        return {"boundaries": np.array(self.values, np.float64)}
+
+    @classmethod
+    def of_parts(cls, parts: Arrays) -> "Boundaries":
+        return cls(tuple(parts["boundaries"].astype(np.float64).tolist()))
+
     @classmethod
     def between(cls, values: NDArray[np.generic], parts: int) -> "Boundaries":
         """Cuts the finite values, of any shape, into equal parts: numpy.quantile, method `linear`, as float32. Values
@@ -106,6 +122,8 @@ class Boundaries:
 
 
 Fitted = Moments | Words | Boundaries | Frequencies
+_KINDS: Mapping[str, type[Fitted]] = {"word_lengths": Words, "having": Frequencies, "boundaries": Boundaries}
+"""By the part that tells it; else Moments."""
 _Fit = Numeric | Vocabulary | Quantiles | Indicator
 Statistics = Mapping[str, Fitted]
 
@@ -188,7 +206,7 @@ class Fitting:
                 fitted[spec.name] = text.result(counted, known_words(text.spec.ids, fitted))
             else:
                 known = before if isinstance(before, Words) else None
-                fitted[spec.name] = vocabulary.grown(spec, known, self._seen.get(spec.name, Seen()))
+                fitted[spec.name] = grown(spec, known, self._seen.get(spec.name, Seen()))
         return fitted
 
 
@@ -224,45 +242,27 @@ def learned_of(statistics: Statistics) -> Learned:
 
 def to_arrays(statistics: Statistics) -> dict[str, NDArray[np.generic]]:
     """As checkpoint arrays: statistics/<feature>/<part>."""
-    arrays: dict[str, NDArray[np.generic]] = {}
-    for name, fitted in statistics.items():
-        prefix = f"{_PREFIX}/{name}"
-        if isinstance(fitted, Words):
-            arrays |= {f"{prefix}/{part}": array for part, array in vocabulary.to_arrays(fitted).items()}
-            continue
-        if isinstance(fitted, Frequencies):
-            arrays |= {f"{prefix}/{part}": array for part, array in frequencies.to_arrays(fitted).items()}
-            continue
-        if isinstance(fitted, Boundaries):
-            arrays[f"{prefix}/boundaries"] = np.array(fitted.values, np.float64)
-            continue
-        for part in _PARTS:
-            arrays[f"{prefix}/{part}"] = getattr(fitted, part)
-    return arrays
+    return {
+        f"{_PREFIX}/{name}/{part}": array
+        for name, fitted in statistics.items()
+        for part, array in fitted.parts().items()
+    }
 
 
 def from_arrays(arrays: Arrays) -> dict[str, Fitted]:
     """The inverse of to_arrays; other arrays are passed over. Raises DataLoss: a part is missing."""
-    names = {path.split("/")[1] for path in arrays if path.startswith(f"{_PREFIX}/")}
-    return {name: _fitted_of(arrays, f"{_PREFIX}/{name}") for name in sorted(names)}
-
-
-def _fitted_of(arrays: Arrays, prefix: str) -> Fitted:
-    try:
-        if f"{prefix}/word_lengths" in arrays:
-            parts = {
-                path.removeprefix(f"{prefix}/"): array for path, array in arrays.items() if path.startswith(prefix)
-            }
-            return vocabulary.from_arrays(parts)
-        if f"{prefix}/having" in arrays:
-            return frequencies.from_arrays({part: arrays[f"{prefix}/{part}"] for part in frequencies.PARTS})
-        if f"{prefix}/boundaries" in arrays:
-            return Boundaries(tuple(arrays[f"{prefix}/boundaries"].astype(np.float64).tolist()))
-        count, mean, squares, minimum, maximum, left_out = (arrays[f"{prefix}/{part}"] for part in _PARTS)
-        mean, squares, minimum, maximum = (part.astype(np.float64) for part in (mean, squares, minimum, maximum))
-        return Moments(count.astype(np.int64), mean, squares, minimum, maximum, left_out.astype(np.int64))
-    except KeyError as error:
-        raise DataLoss(f"the checkpoint lacks {error.args[0]}") from error
+    parts = dict[str, dict[str, NDArray[np.generic]]]()
+    for path, array in arrays.items():
+        if path.startswith(f"{_PREFIX}/"):
+            _, name, part = path.split("/")
+            parts.setdefault(name, {})[part] = array
+    fitted = dict[str, Fitted]()
+    for name, own in sorted(parts.items()):
+        try:
+            fitted[name] = next((kind for part, kind in _KINDS.items() if part in own), Moments).of_parts(own)
+        except KeyError as error:
+            raise DataLoss(f"the checkpoint lacks {_PREFIX}/{name}/{error.args[0]}") from error
+    return fitted
 
 
 def shaped(spec: Numeric, values: NDArray[np.generic]) -> NDArray[np.float64]:

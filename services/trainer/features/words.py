@@ -62,6 +62,27 @@ class Words:
     words: tuple[bytes, ...]
     ledger: Ledger | None = None
 
+    def parts(self) -> dict[str, NDArray[np.generic]]:
+        arrays = _packed("word", self.words)
+        ledger = self.ledger
+        if ledger is not None:
+            arrays |= _packed("candidate", tuple(ledger.candidates))
+            memories = (*ledger.known, *ledger.candidates.values())
+            arrays["memories"] = np.array(memories, np.int64).reshape(len(memories), 3)
+            arrays["totals"] = np.array([getattr(ledger, name) for name in _TOTALS], np.int64)
+        return arrays
+
+    @classmethod
+    def of_parts(cls, parts: Mapping[str, NDArray[np.generic]]) -> "Words":
+        words = _unpacked("word", parts)
+        if "totals" not in parts:
+            return cls(words)
+        candidates = _unpacked("candidate", parts)
+        memories = [Memory(*row) for row in parts["memories"].tolist()]
+        known, others = memories[: len(words)], memories[len(words) :]
+        totals = dict(zip(_TOTALS, parts["totals"].tolist(), strict=False))
+        return cls(words, Ledger(tuple(known), dict(zip(candidates, others, strict=True)), **totals))
+
 
 @dataclass
 class Seen:
@@ -177,30 +198,6 @@ def _bounded(candidates: dict[bytes, Memory], limit: int) -> dict[bytes, Memory]
 
 _TOTALS = ("rounds", "examples", "admitted", "expired", "evicted", "forgotten")
 """Checkpoints of before November 2026 lack the last one."""
-
-
-def to_arrays(words: Words) -> dict[str, NDArray[np.generic]]:
-    """By part."""
-    arrays = _packed("word", words.words)
-    ledger = words.ledger
-    if ledger is not None:
-        arrays |= _packed("candidate", tuple(ledger.candidates))
-        memories = (*ledger.known, *ledger.candidates.values())
-        arrays["memories"] = np.array(memories, np.int64).reshape(len(memories), 3)
-        arrays["totals"] = np.array([getattr(ledger, name) for name in _TOTALS], np.int64)
-    return arrays
-
-
-def from_arrays(parts: Mapping[str, NDArray[np.generic]]) -> Words:
-    """The inverse. Raises KeyError, naming a part that is missing."""
-    words = _unpacked("word", parts)
-    if "totals" not in parts:
-        return Words(words)
-    candidates = _unpacked("candidate", parts)
-    memories = [Memory(*row) for row in parts["memories"].tolist()]
-    known, others = memories[: len(words)], memories[len(words) :]
-    totals = dict(zip(_TOTALS, parts["totals"].tolist(), strict=False))
-    return Words(words, Ledger(tuple(known), dict(zip(candidates, others, strict=True)), **totals))
 
 
 def row_counts(fitted: Mapping[str, object]) -> dict[str, dict[str, float]]:

@@ -4,14 +4,14 @@ Every trainer watches; the registry takes each step from one of them. The other 
 over from the stored state when the first has stopped.
 """
 
-import functools
 import logging
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
-from common.definition.model import Definition, parse_definition
+from common.definition.model import parse_definition
 from common.definition.rollout import labels_by
 from common.errors import Conflict, HeadraceError, InvalidInput
 from common.eventlog.base import EventLog
@@ -49,7 +49,7 @@ class LiveWatch:
     def __init__(self, registry: RegistryClient, log: EventLog, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry, self._log, self._clock = registry, log, clock
         self._places: dict[str, _Place] = {}
-        self._definitions: dict[str, Definition] = {}
+        self._definition = lru_cache(256)(lambda digest: parse_definition(registry.get_definition(digest)))
         self._held_up = ""
         """Why the last look ended before its time."""
         self._woken = threading.Event()
@@ -132,14 +132,7 @@ class LiveWatch:
         place.until, place.seen = 0.0, -1
         return place.watching
 
-    def _definition(self, digest: str) -> Definition:
-        if digest not in self._definitions:
-            if len(self._definitions) > 100:
-                self._definitions.clear()
-            self._definitions[digest] = parse_definition(self._registry.get_definition(digest))
-        return self._definitions[digest]
 
-
-@functools.lru_cache(maxsize=1000)
+@lru_cache(maxsize=1000)
 def _schema(text: str) -> Schema:
     return Schema.from_json(text)

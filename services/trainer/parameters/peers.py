@@ -75,6 +75,13 @@ def how_ended(status: int) -> str:
     return f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"status {code}"
 
 
+def connected(live: Callable[[socket.socket], None]) -> tuple[socket.socket, int]:
+    """A connection, a packet a message, to a process that `forked` has made, and its pid. It does this with its end."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        return ours, forked(lambda: live(theirs), closing=[ours])
+
+
 def forked(live: Callable[[], None], *, closing: Iterable[socket.socket] = ()) -> int:
     """The pid of a process that does this and ends. It dies with this one, which is asked to stop in its place. Call it
     where there is one thread.

@@ -3,9 +3,10 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
-from common.definition.model import Definition, parse_definition
+from common.definition.model import parse_definition
 from common.errors import DataLoss, InvalidInput, NotFound, Overloaded, Unavailable
 from common.eventlog.sourced_log import SourcedLog
 from common.eventlog.topics import examples_topic
@@ -46,7 +47,7 @@ class Reading:
         self.tracked: dict[str, Tracked] = {}
         self.faults: dict[str, str] = {}
         """Models that cannot be planned for, with the reason."""
-        self._definitions: dict[str, Definition] = {}
+        self._definition = lru_cache(256)(lambda digest: parse_definition(registry.get_definition(digest)))
         self._ends: dict[tuple[str, int], Mapping[int, int]] = {}
         self._ended: dict[tuple[str, float], tuple[Round, ...]] = {}
         """By model, its name and when it was registered: the newest rounds behind which none is open, newest first."""
@@ -128,11 +129,8 @@ class Reading:
 
     def read(self, name: str) -> ModelState:
         model = self._registry.get_model(name)
-        if model.definition_digest not in self._definitions:
-            files = self._registry.get_definition(model.definition_digest)
-            self._definitions[model.definition_digest] = parse_definition(files)
         stream = self._registry.get_stream(model.stream)
-        schema, definition = Schema.from_json(stream.schema_json), self._definitions[model.definition_digest]
+        schema, definition = Schema.from_json(stream.schema_json), self._definition(model.definition_digest)
         if self._log.attach(model.stream, schema, stream.log_name):
             self._on_new_log()
         rounds = tuple(found for found in self._newest_rounds(model) if found.plan.trigger != PUSHED)

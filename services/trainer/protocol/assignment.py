@@ -1,8 +1,10 @@
 """Everything that a round's process is given: its plan under a lease, where things are, how it may compute."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from common.definition.identity import MAX_PARAMETERS
 from common.json_values import value_of
@@ -108,9 +110,14 @@ class RoundAssignment:
         return self.lease.round.plan
 
     @property
+    def training(self) -> Mapping[str, Any]:
+        """The definition's section, as the plan has it."""
+        return dict(self.plan.configuration.get("training", {}))
+
+    @property
     def shards(self) -> int:
         """Parts of each batch, as the definition says; part of the plan."""
-        return int(dict(self.plan.configuration.get("training", {})).get("shards", 1))
+        return int(self.training.get("shards", 1))
 
     @property
     def shares_memory(self) -> bool:
@@ -120,13 +127,12 @@ class RoundAssignment:
     @property
     def is_asynchronous(self) -> bool:
         """Whether its steps wait for nobody; part of the plan."""
-        return bool(dict(self.plan.configuration.get("training", {})).get("asynchronous"))
+        return bool(self.training.get("asynchronous"))
 
     @property
     def most_processes(self) -> int:
         """That can compute the round together: one for each shard, or the workers of an asynchronous one."""
-        training = dict(self.plan.configuration.get("training", {}))
-        return int(training["asynchronous"]["workers"]) if self.is_asynchronous else self.shards
+        return int(self.training["asynchronous"]["workers"]) if self.is_asynchronous else self.shards
 
     @property
     def block_examples(self) -> int:

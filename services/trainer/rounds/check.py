@@ -51,6 +51,7 @@ from common.strict_yaml import read_yaml
 from services.trainer import determinism
 from services.trainer.export.fresh_process import FreshProcess
 from services.trainer.families.reasons import describe
+from services.trainer.features.show import files_below
 from services.trainer.plan.lineage import seed_of
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.calls import Place
@@ -198,9 +199,7 @@ def _round(work_dir: Path, report: Report, begin: Callable[[str], None], *, whol
 
 def _definition(directory: Path, *, whole: bool) -> dict[str, bytes]:
     """With one pass unless it is whole: a check need not learn well."""
-    files = {
-        path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()
-    }
+    files = files_below(directory)
     if whole:
         return files
     mapping: Any = read_yaml(files[DEFINITION_FILE], DEFINITION_FILE)

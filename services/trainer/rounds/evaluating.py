@@ -35,7 +35,7 @@ from services.trainer.learn import adapters, checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.metrics.collected import Slices, measured_heads
 from services.trainer.learn.scoring import scored
-from services.trainer.parameters.peers import forked
+from services.trainer.parameters.peers import connected
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.inputs import data_of, fetch_inputs, log_of
@@ -131,13 +131,11 @@ class Evaluator:
 
         Where scores can end a round, the next step waits for them: the chief measures them itself.
         """
-        section = dict(assignment.plan.configuration.get("training", {}))
+        section = assignment.training
         is_wanted = section.get("evaluate_every_steps") and not section.get("early_stopping")
         if assignment.evaluator != "process" or not is_wanted or assignment.rebuild_of:
             return BY_CHIEF
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        pid = forked(partial(_live, theirs, assignment), closing=[ours])
-        theirs.close()
+        ours, pid = connected(partial(_live, assignment))
         return cls(ours, Path(assignment.work_dir) / "to-evaluate", pid=pid)
 
     @property
@@ -266,7 +264,7 @@ class Scorer:
         return adapters.trainable_of(model, seed=seed), Validation(model, data)
 
 
-def _live(connection: socket.socket, assignment: RoundAssignment) -> None:
+def _live(assignment: RoundAssignment, connection: socket.socket) -> None:
     determinism.configure(intra_op_threads=assignment.intra_op_threads, inter_op_threads=assignment.inter_op_threads)
     registry = registry_of(assignment)
     with closing(registry), closing(log_of(assignment, registry)) as log:

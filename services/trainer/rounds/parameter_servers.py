@@ -101,7 +101,7 @@ def _come(assignment: RoundAssignment, rank: int) -> None:
 
 
 def section_of(assignment: RoundAssignment) -> Asynchronous | None:
-    section = dict(assignment.plan.configuration.get("training", {})).get("asynchronous")
+    section = assignment.training.get("asynchronous")
     return Asynchronous(**section) if section else None
 
 

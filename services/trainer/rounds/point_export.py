@@ -11,14 +11,14 @@ from common.definition.model import parse_definition
 from common.schema import Schema
 from services.trainer.export import saved_model
 from services.trainer.families.user_module import load_user_module
+from services.trainer.features.show import files_below
 from services.trainer.learn import checkpoint
 from services.trainer.rounds.inputs import Parent
 
 
 def export(folder: Path) -> None:
     """Raises InvalidInput: the definition does not fit the schema. DataLoss: the point cannot be read."""
-    given = folder / "definition"
-    files = {path.relative_to(given).as_posix(): path.read_bytes() for path in given.rglob("*") if path.is_file()}
+    files = files_below(folder / "definition")
     definition = parse_definition(files)
     schema = Schema.from_json((folder / "schema.json").read_text())
     definition.check_schema(schema)

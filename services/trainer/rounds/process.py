@@ -122,7 +122,6 @@ class _Process:
 
 def _leaves_because(assignment: RoundAssignment, evaluator: Evaluator) -> str:
     """Why the process takes one round only; empty where it may take more."""
-    training = dict(assignment.plan.configuration.get("training", {}))
     return next(
         (
             reason
@@ -131,7 +130,8 @@ def _leaves_because(assignment: RoundAssignment, evaluator: Evaluator) -> str:
                 "several trainers or processes compute its rounds": assignment.workers > 1
                 or bool(assignment.addresses),
                 "parameter servers compute its rounds": assignment.is_asynchronous,
-                "its batches are cut into shards": assignment.shards > 1 or training.get("local_steps", 1) > 1,
+                "its batches are cut into shards": assignment.shards > 1
+                or assignment.training.get("local_steps", 1) > 1,
                 "another process evaluates on the way": evaluator is not BY_CHIEF,
                 "it has taken all memory of its GPUs (TF_FORCE_GPU_ALLOW_GROWTH is not true)": _keeps_gpus(),
             }.items()

@@ -69,8 +69,6 @@ class Program:
         if not self.model.restate(statistics):
             return "what its features were fitted to has outgrown its room"
         self.training.begin_again(seed)
-        if cut_at := adapters.bottleneck_of(self.model):
-            cut_at.begin_again()
         return ""
 
     def take_over(self, built: Trainable, parent: Parent, statistics: Statistics, *, seed: int) -> bool:
@@ -82,8 +80,6 @@ class Program:
             return False
         self.training.take_values(built)
         self.training.begin_again(seed)
-        if cut_at := adapters.bottleneck_of(self.model):
-            cut_at.begin_again()
         return True
 
     def take_parent(self, parent: Parent) -> bool:
@@ -93,8 +89,6 @@ class Program:
             return False
         if not self.parent.restate(parent.statistics):
             return False
-        if cut_at := adapters.bottleneck_of(self.parent):
-            cut_at.begin_again()
         parent.give_to(self.parent)
         return True
 

@@ -20,7 +20,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING
+from tensorboard.compat.proto.types_pb2 import DT_FLOAT
 from tensorboard.plugins.audio import metadata as audio_metadata
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import metadata as layout_metadata
@@ -32,6 +32,7 @@ from tensorboard.plugins.scalar import metadata
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.summary.writer.record_writer import RecordWriter
+from tensorboard.util.tensor_util import make_tensor_proto
 
 from common.registry.catalog import VersionMetrics
 
@@ -137,11 +138,8 @@ def text(tag: str, markdown: str) -> Summary:
 
 def image(tag: str, png: bytes, *, height: int, width: int, description: str = "") -> Summary:
     """`description`: Markdown, shown beside it."""
-    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=3)])
-    parts = [str(width).encode(), str(height).encode(), png]
-    tensor = TensorProto(dtype=DT_STRING, tensor_shape=shape, string_val=parts)
     kind = image_metadata.create_summary_metadata(display_name="", description=description)
-    return Summary(value=[Summary.Value(tag=tag, tensor=tensor, metadata=kind)])
+    return Summary(value=[_value(tag, [str(width).encode(), str(height).encode(), png], kind)])
 
 
 def audio(tag: str, samples: NDArray[np.int16], *, samples_per_second: int) -> Summary:
@@ -152,20 +150,19 @@ def audio(tag: str, samples: NDArray[np.int16], *, samples_per_second: int) -> S
         file.setsampwidth(2)
         file.setframerate(samples_per_second)
         file.writeframes(samples.astype("<i2").tobytes())
-    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1), TensorShapeProto.Dim(size=2)])
-    tensor = TensorProto(dtype=DT_STRING, tensor_shape=shape, string_val=[content.getvalue(), b""])
     kind = audio_metadata.create_summary_metadata(
         display_name="", description="", encoding=audio_metadata.Encoding.Value("WAV")
     )
-    return Summary(value=[Summary.Value(tag=tag, tensor=tensor, metadata=kind)])
+    return Summary(value=[_value(tag, [[content.getvalue(), b""]], kind)])
+
+
+def _value(tag: str, data: Any, kind: Any) -> Summary.Value:
+    return Summary.Value(tag=tag, tensor=make_tensor_proto(data), metadata=kind)
 
 
 def _pr_curve(tag: str, counts: Floats) -> Summary.Value:
-    rows, thresholds = counts.shape
-    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=rows), TensorShapeProto.Dim(size=thresholds)])
-    tensor = TensorProto(dtype=DT_FLOAT, tensor_shape=shape, tensor_content=counts.astype("<f4").tobytes())
-    kind = pr_metadata.create_summary_metadata(display_name=tag, description="", num_thresholds=thresholds)
-    return Summary.Value(tag=f"{tag}/pr_curves", tensor=tensor, metadata=kind)
+    kind = pr_metadata.create_summary_metadata(display_name=tag, description="", num_thresholds=counts.shape[1])
+    return _value(f"{tag}/pr_curves", counts.astype("<f4"), kind)
 
 
 def _layout(metrics: VersionMetrics) -> Summary:
@@ -178,11 +175,9 @@ def _layout(metrics: VersionMetrics) -> Summary:
             layout_pb2.Category(title="metrics", chart=of_metrics),
         ]
     )
-    tensor = TensorProto(
-        dtype=DT_STRING, tensor_shape=TensorShapeProto(), string_val=[layout.SerializeToString(deterministic=True)]
-    )
+    content = layout.SerializeToString(deterministic=True)
     kind = layout_metadata.create_summary_metadata()
-    return Summary(value=[Summary.Value(tag=layout_metadata.CONFIG_SUMMARY_TAG, tensor=tensor, metadata=kind)])
+    return Summary(value=[_value(layout_metadata.CONFIG_SUMMARY_TAG, content, kind)])
 
 
 def _chart(title: str, tags: Sequence[str]) -> layout_pb2.Chart:

@@ -39,6 +39,7 @@ from common.saved_model.calls import Calls
 from common.saved_model.graph import MODEL_FILE, GraphProto, read, signatures_of, tagged
 from common.saved_model.layout import OWN_OPERATIONS_FILE
 from common.saved_model.operations import faults_of
+from common.whole_files import write_whole
 from protos import tfserving_pb2, warmup_pb2
 from services.trainer.export import signatures as by_method
 from services.trainer.export.answers import TOLERANCES
@@ -91,8 +92,7 @@ def export(model: Model, directory: Path) -> Any:
     _finish(directory / MODEL_FILE, names)
     (directory / "fingerprint.pb").unlink(missing_ok=True)
     _write_inputs(model, directory)
-    _write_serving_options(model, directory)
-    _write_assets(model, directory)
+    _write_extra(model, directory)
     return answer
 
 
@@ -176,24 +176,18 @@ def _write_inputs(model: Model, directory: Path) -> None:
         ).to_mapping()
         for name, signature in model.signatures().items()
     }
-    path = directory / INPUTS_PATH
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(described, sort_keys=True) + "\n")
+    _write_json(directory / INPUTS_PATH, described)
 
 
-def _write_assets(model: Model, directory: Path) -> None:
+def _write_extra(model: Model, directory: Path) -> None:
     for name, content in model.definition.assets.items():
-        path = directory / ASSETS / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        write_whole(directory / ASSETS / name, content, flush=False)
+    if options := model.definition.serving.to_mapping():
+        _write_json(directory / OPTIONS_PATH, options)
 
 
-def _write_serving_options(model: Model, directory: Path) -> None:
-    options = model.definition.serving.to_mapping()
-    if options:
-        path = directory / OPTIONS_PATH
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(options, sort_keys=True) + "\n")
+def _write_json(path: Path, document: Mapping[str, Any]) -> None:
+    write_whole(path, json.dumps(document, sort_keys=True).encode() + b"\n", flush=False)
 
 
 @dataclass(frozen=True)
@@ -327,8 +321,7 @@ def _precision_of(graph: GraphProto) -> str:
 
 
 def _write_records(path: Path, messages: Sequence[warmup_pb2.PredictionLog | tfserving_pb2.PredictResponse]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(frame([message.SerializeToString(deterministic=True) for message in messages]))
+    write_whole(path, frame([message.SerializeToString(deterministic=True) for message in messages]), flush=False)
 
 
 def _predict_request(signature: str, inputs: Arrays) -> warmup_pb2.PredictionLog:

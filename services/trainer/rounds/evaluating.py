@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,25 +102,16 @@ def _first(blocks: Iterator[PreparedBlock], most: int, *, is_exact: bool) -> Ite
             return
 
 
-class Connection(Protocol):
-    """A socket of packets."""
-
-    def send(self, packet: bytes, /) -> int: ...
-    def recv(self, size: int, /) -> bytes: ...
-    def settimeout(self, seconds: float, /) -> None: ...
-    def close(self) -> None: ...
-
-
 class Evaluator:
     """The chief's side of it.
 
     Args:
-        connection: to a process that a Scorer answers for; None: there is none.
+        connection: of packets, to a process that a Scorer answers for; None: there is none.
         directory: where checkpoints lie until they are scored.
         pid: of the process, 0 where it is not to be ended.
     """
 
-    def __init__(self, connection: Connection | None, directory: Path = Path(), *, pid: int = 0) -> None:
+    def __init__(self, connection: socket.socket | None, directory: Path = Path(), *, pid: int = 0) -> None:
         self._connection, self._directory, self._pid = connection, directory, pid
         self._count = 0
         self.lost_because = ""

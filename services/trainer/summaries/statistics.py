@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from common.schema import Feature, Schema
 from common.statistics.sketches import FieldStatistics, to_document
+from common.whole_files import write_whole
 from services.trainer.features.parsing import is_padding
 
 PATH = "statistics/round.json"
@@ -94,9 +95,7 @@ class RoundStatistics:
         """Below the version's files; nothing where nothing was added."""
         fields = {name: statistics for name, statistics in self._fields.items() if statistics.examples}
         if fields:
-            path = output / PATH
-            path.parent.mkdir(parents=True, exist_ok=True)
             document = to_document(fields)
             if self._transformed:
                 document["transformed"] = to_document(self._transformed)["fields"]
-            path.write_text(json.dumps(document))
+            write_whole(output / PATH, json.dumps(document).encode(), flush=False)

@@ -1,7 +1,9 @@
 """An evaluator beside a round's chief: the chief's own scores, also where it dies on the way."""
 
+import socket
 from collections import deque
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -52,7 +54,7 @@ def test_an_evaluator_measures_what_the_chief_would_and_the_chief_goes_on_withou
     by_other = Platform(tmp_path / "other", exports=False).append(events(240))
     lease = by_other.lease(definition(**LINEAR, training=_TRAINING))
     scorer = Scorer(by_other.assignment(lease), by_other.registry, by_other.log)
-    evaluator = Evaluator(Inline(scorer, answers), tmp_path / "asked")
+    evaluator = Evaluator(cast(socket.socket, Inline(scorer, answers)), tmp_path / "asked")
     stopped = by_other.train(lease, stop_requested=by_other.after_blocks(2), evaluator=evaluator)
     assert isinstance(stopped, Stopped)
     assert isinstance(by_other.train(by_other.registry.taken_up(lease), evaluator=evaluator), Done)

@@ -294,10 +294,7 @@ class RoundWork:
         training.set_aside = {(block, row): reason for block, row, reason in resumed.checkpoint.state["set_aside"]}
         self.place = self._saved_place = resumed.place
         self._curve = pace.curve = LossCurve(resumed.losses)
-        if "pace" in resumed.checkpoint.state:
-            pace.restore(resumed.checkpoint.state["pace"], resumed.best)
-        else:
-            pace.came_from(resumed.place.examples_done)
+        pace.restore(resumed.checkpoint.state["pace"], resumed.best)
 
     def _train(self, training: Trainable, pace: RoundPace, data: RoundData) -> None:
         if self._team.is_chief and not self._assignment.rebuild_of:

@@ -6,7 +6,7 @@ resumed or rebuilt, by however many workers, ends at the same step. Its state is
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -115,10 +115,6 @@ class RoundPace:
     def end_block(self, rows: int) -> None:
         """`rows`: of the block, gone through."""
         self._before = self._reached(rows, len(self.curve) - self._before.losses)
-
-    def came_from(self, examples: int) -> None:
-        """Takes up a point that has no state of the pace: an older trainer measured nothing on the way."""
-        self._before = replace(self._before, examples=examples)
 
     def steps_left(self, step: int) -> int | None:
         found = []

@@ -120,10 +120,7 @@ class ResumePoints:
             None if position is None else {int(partition): offset for partition, offset in position.items()},
             saved.state["examples_done"],
         )
-        losses = saved.arrays[_LOSSES].astype(np.float32)
-        if losses.ndim == 1:  # of an older trainer: the whole loss only
-            losses = np.column_stack([losses, np.full_like(losses, np.nan), np.full_like(losses, place.pass_index)])
-        return Resumed(place, Checkpoint(arrays, saved.state), losses, best)
+        return Resumed(place, Checkpoint(arrays, saved.state), saved.arrays[_LOSSES].astype(np.float32), best)
 
     def _remove_all_but(self, paths: set[str]) -> None:
         """Shards and an index that a point left here which was not kept would be read with the point that is loaded."""

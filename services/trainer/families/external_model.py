@@ -15,9 +15,9 @@ Its signature takes the stream's features by their names. What it gives is found
 Of several heads each is called <head>/<output>. With one head and one output, the output is that head's, of any name.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -30,12 +30,13 @@ from common.errors import InvalidInput
 from common.saved_model.layout import check_folder
 from common.schema import Schema
 from services.trainer.families.heads import BuiltHead
-from services.trainer.families.port import Columns, Outputs, OwnEvaluation, ScoreFunction
+from services.trainer.families.port import Answering, Columns, Outputs, OwnEvaluation, ScoreFunction
 from services.trainer.families.reasons import describe
 from services.trainer.features.parsing import Raw
 from services.trainer.features.transform import Transformed
 
 Values = NDArray[np.float32]
+Heads = tuple[BuiltHead, ...]
 OUTPUT_NAMES: Mapping[Task, tuple[str, ...]] = {
     "binary": ("logits", "probability"),
     "multiclass": ("logits", "probabilities"),
@@ -50,25 +51,12 @@ OUTPUT_NAMES: Mapping[Task, tuple[str, ...]] = {
 """The last of each is what an output without such a name is taken for."""
 
 
-class Described(Protocol):
-    """What a SavedModel is to answer and is measured by; `Answering` says what each is."""
-
-    @property
-    def definition(self) -> Definition: ...
-    @property
-    def schema(self) -> Schema: ...
-    @property
-    def heads(self) -> tuple[BuiltHead, ...]: ...
-    @property
-    def user_metrics(self) -> Callable[[Any, Any], Mapping[str, float]] | None: ...
-    def compiled_metrics(self) -> Callable[..., dict[str, float]] | None: ...
-
-
 class ExternalModel:
     """Answering, by the SavedModel in `directory`.
 
     Args:
-        like: the model whose heads it answers and whose metrics it is measured by.
+        heads: what it answers.
+        like: the model whose own metrics it is measured by; None: by none of a definition's code.
 
     Raises:
         InvalidInput: it cannot be loaded, takes what is no feature of the stream, or gives no output for a head.
@@ -77,10 +65,18 @@ class ExternalModel:
     least = 1e-7
     """Of a probability or rate whose logarithm is taken."""
 
-    def __init__(self, directory: Path, like: Described) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        definition: Definition,
+        schema: Schema,
+        heads: Heads,
+        like: Answering | None = None,
+    ) -> None:
         check_folder(directory)
-        self.definition, self.schema, self.heads = like.definition, like.schema, like.heads
-        self.user_metrics, self.compiled_metrics = like.user_metrics, like.compiled_metrics
+        self.definition, self.schema, self.heads = definition, schema, heads
+        self.user_metrics = like.user_metrics if like else None
+        self.compiled_metrics = like.compiled_metrics if like else lambda: None
         try:
             self._loaded: Any = tf.saved_model.load(str(directory))
         except (OSError, ValueError, tf.errors.OpError) as error:

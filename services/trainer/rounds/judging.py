@@ -35,7 +35,7 @@ def figures_of(assignment: RoundAssignment, *, registry: RoundRegistry, log: Eve
     plan, work_dir = assignment.plan, Path(assignment.work_dir)
     stored = version_of(registry, plan.model, assignment.round.version, assignment, work_dir)[0]
     inputs, last = RoundInputs(stored.definition, stored.schema, stored.module, None), stored.built()
-    candidate = ExternalModel(fetched(registry, assignment.candidate, work_dir / "candidate"), last)
+    candidate = _external(fetched(registry, assignment.candidate, work_dir / "candidate"), last)
     data = data_of(assignment, inputs, log)
     figures = compared(plan, candidate, _live(assignment, registry, last), data, log, against=assignment.against)
     if not figures.held_out:
@@ -69,8 +69,12 @@ def _live(assignment: RoundAssignment, registry: RoundRegistry, last: Answering)
         return last
     version = registry.get_version(plan.model, number)
     if PUSHED in version.environment:
-        return ExternalModel(fetched(registry, version.files, work_dir / "live"), last)
+        return _external(fetched(registry, version.files, work_dir / "live"), last)
     return version_of(registry, plan.model, number, assignment, work_dir)[0].built()
+
+
+def _external(directory: Path, like: Answering) -> ExternalModel:
+    return ExternalModel(directory, like.definition, like.schema, like.heads, like)
 
 
 def finite(found: Any) -> Any:

@@ -1,7 +1,7 @@
 """What a round's version is worth by its export alone: in a process that runs none of its author's code, on the events
 that the plan's round holds out, beside the parent's export. Control compares it with what the round has stated."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -19,8 +19,8 @@ from common.schema import Schema
 from protos.example_pb2 import SequenceExample
 from services.trainer.data.dataset import Block
 from services.trainer.export.saved_model import EXAMPLES_SIGNATURE
-from services.trainer.families.external_model import OUTPUT_NAMES, ExternalModel
-from services.trainer.families.heads import BuiltHead, built_heads
+from services.trainer.families.external_model import OUTPUT_NAMES, ExternalModel, Heads
+from services.trainer.families.heads import built_heads
 from services.trainer.families.port import Answering, Columns, Outputs, ScoreFunction
 from services.trainer.families.reasons import DefinitionFailedError, describe
 from services.trainer.features.parsing import Raw
@@ -139,21 +139,8 @@ class HeldOutEvents(RoundData):
         return found.SerializeToString(deterministic=True)
 
 
-@dataclass(frozen=True)
-class _Described:
-    """By a definition without its code: what that measures is not measured."""
-
-    definition: Definition
-    schema: Schema
-    heads: tuple[BuiltHead, ...]
-    user_metrics: Callable[[Any, Any], Mapping[str, float]] | None = None
-
-    def compiled_metrics(self) -> None:
-        return None
-
-
 class _OwnExport(ExternalModel):
-    """Answers serialized Examples, as a replica does.
+    """Answers serialized Examples, as a replica does; what the definition's code measures is not measured.
 
     Args:
         transform: of the definition's features: says which events they refuse.
@@ -161,9 +148,11 @@ class _OwnExport(ExternalModel):
 
     least = float(np.finfo(np.float32).tiny)
 
-    def __init__(self, directory: Path, described: _Described, transform: Transform | None) -> None:
+    def __init__(
+        self, directory: Path, definition: Definition, schema: Schema, heads: Heads, transform: Transform | None
+    ) -> None:
         self._transform = transform
-        super().__init__(directory, described)
+        super().__init__(directory, definition, schema, heads)
 
     @classmethod
     def of(cls, registry: RoundRegistry, source: _Source, directory: Path) -> Self:
@@ -174,7 +163,7 @@ class _OwnExport(ExternalModel):
         plain = replace(definition, training=replace(definition.training, summaries=summaries))
         heads = built_heads(definition.heads, schema, _widths(saved_model, definition) if definition.module else None)
         transform = _transform(registry, source, directory, plain, schema)
-        return cls(saved_model, _Described(plain, schema, heads), transform)
+        return cls(saved_model, plain, schema, heads, transform)
 
     def take(self, registry: RoundRegistry, source: _Source, directory: Path) -> None:
         """The variables of another export of this graph. Raises InvalidInput: they are of another."""
@@ -246,5 +235,5 @@ def _has_export(version: Version) -> bool:
 
 def _parent(registry: RoundRegistry, version: Version, directory: Path, like: ExternalModel) -> Answering:
     if PUSHED in version.environment:
-        return ExternalModel(fetched(registry, version.files, directory), like)
+        return ExternalModel(fetched(registry, version.files, directory), like.definition, like.schema, like.heads)
     return _OwnExport.of(registry, _Source(version, version.files), directory)

@@ -5,7 +5,7 @@ A point is taken between two blocks: every variable, the statistics, the losses 
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +87,7 @@ class ResumePoints:
         """Raises Unavailable, Overloaded or Conflict as the registry says; then the point before stays in force."""
         self._saved_at, self._saved_step = self._clock(), point.step
         of_pace, best = pace
-        state = dict(point.state) | {
-            "pace": of_pace,
-            "pass_index": place.pass_index,
-            "block_index": place.block_index,
-            "position": None if place.position is None else {str(k): v for k, v in place.position.items()},
-            "examples_done": place.examples_done,
-        }
+        state = {**point.state, "pace": of_pace, **asdict(place)}
         whole = Checkpoint(point.arrays | {_LOSSES: losses, **best}, state, point.identity)
         checkpoint.write(self._directory, whole, shard_bytes=shard_bytes)
         self._registry.upload(self._directory)

@@ -142,12 +142,7 @@ def _add_rounds(app: FastAPI, planner: Planner, forgetting: Forgetting, replays:
         may break the signatures of the version before it, which is rejected otherwise. `request_id`: of the caller's
         making; the plan has it under `configuration.requested`: a caller without an answer sees what came of it.
         """
-        return round_as_json(
-            planner.plan_now(
-                model, by=request.by, reason=request.reason, start=request.start,
-                allow_signature_change=request.allow_signature_change, request_id=request.request_id,
-            )
-        )  # fmt: skip
+        return round_as_json(planner.plan_now(model, **dict(request)))
 
     @app.post("/v1/models/{model}:forget", tags=["rounds"])
     def forget(model: str, request: ForgetRequest) -> dict[str, Any]:

@@ -46,10 +46,7 @@ class Helping:
             "model": self.assignment.plan.model,
             "rank": self.assignment.rank,
             "workers": self.assignment.workers,
-            "stage": self.progress.stage,
-            "examples_done": self.progress.examples_done,
-            "pass_number": self.progress.pass_number,
-            "passes": self.progress.passes,
+            **self.progress.place(),
         }
 
     def see_through(

@@ -25,7 +25,6 @@ from services.trainer.settings import TrainerSettings
 
 logger = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.2
-_REPORTED = ("stage", "examples_done", "pass_number", "passes")
 _STOPPED = "the trainer was stopped"
 _TAKEN = "another trainer has it"
 _KINDS = (JobKind.REBUILD, JobKind.MEASURE)
@@ -143,8 +142,7 @@ class Rebuilds:
                     killed_because = f"it took longer than {limit}, with {clock.cpu_seconds:.1f} CPU seconds"
                 elif not child.has_ended and time.monotonic() > reported_at + self._settings.lease_ttl_seconds / 4:
                     reported_at = time.monotonic()
-                    far = {name: getattr(progress, name) for name in _REPORTED}
-                    killed_because = "" if self._report(JobState.RUNNING, far) else _TAKEN
+                    killed_because = "" if self._report(JobState.RUNNING, progress.place()) else _TAKEN
                 if killed_because:
                     zygote.signal(child, signal.SIGKILL)
                 if child.has_ended:

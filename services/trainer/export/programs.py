@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +107,7 @@ class Programs:
 
 
 def _facts(program: Program) -> dict[str, Any]:
-    return {
-        "digests": dict(program.digests),
-        "signatures": list(program.signatures),
-        "warnings": dict(program.warnings),
-        "is_confirmed": program.is_confirmed,
-    }
+    return {name: fact for name, fact in asdict(program).items() if name != "folder"}
 
 
 def _write(folder: Path, facts: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """The plan of a round, once its beginning and end are decided."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from common.definition.joined_labels import JoinedLabels
@@ -300,13 +300,6 @@ def entries_of(
         kept = OffsetRange(piece.partition, kept_from, piece.to_offset)
         for part, why in ((gone, "retention"), (kept, reason)):
             if part.from_offset < part.to_offset:
-                entries.append(
-                    {
-                        "partition": part.partition,
-                        "from_offset": part.from_offset,
-                        "to_offset": part.to_offset,
-                        "examples": counts.examples(topic, part, log_start),
-                        "reason": why,
-                    }
-                )
+                examples = counts.examples(topic, part, log_start)
+                entries.append({**asdict(part), "examples": examples, "reason": why})
     return entries

@@ -75,6 +75,9 @@ class Progress:
     weights_from: str = ""
     """What it starts from: "initializers", "version 3", "another version or file" (warm_start), "resume point"."""
 
+    def place(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("stage", "examples_done", "pass_number", "passes")}
+
 
 @dataclass(frozen=True)
 class Done:

@@ -15,6 +15,7 @@ from common.errors import DataLoss, InvalidInput
 from common.eventlog.base import EventLog
 from common.facts import present
 from common.registry.catalog import JsonMap, OffsetRange, RoundPlan, ranges_as_json, ranges_from_json
+from common.registry.forgotten import Forgotten, Piece
 from common.registry.plan_notes import LABELS, WINDOW
 from services.trainer.data.dataset import Reading
 from services.trainer.data.event_windows import EventWindows
@@ -39,7 +40,7 @@ class Kept:
             DataLoss: the log no longer has all of it, or it is damaged.
             InvalidInput: it ends before.
         """
-        for piece in _without(ranges, (part for kept in self.stretches for part in kept.ranges)):
+        for piece in _places(part for kept in self.stretches for part in kept.ranges).kept_of(ranges):
             unread = RoundData(
                 log, data.topic, (piece,), data.block_examples, data.schema, data.definition, data.split, data.readers
             )
@@ -49,11 +50,11 @@ class Kept:
     def keep(self, ranges: Sequence[OffsetRange], own: Iterable[HeldOut]) -> None:
         """After a round: what the next may be judged on is its window, and what it has held out itself."""
         new = [*own]
-        learned = [piece for stretch in new for piece in stretch.ranges]
+        wanted, learned = _places(ranges), _places(piece for stretch in new for piece in stretch.ranges)
         before = [
             stretch
             for stretch in self.stretches
-            if _overlap(stretch.ranges, ranges) and not _overlap(stretch.ranges, learned)
+            if wanted.within(stretch.ranges) and not learned.within(stretch.ranges)
         ]
         self.stretches = before + new
         if sum(len(example) for stretch in self.stretches for example in stretch.examples) > _MOST_BYTES:
@@ -131,31 +132,6 @@ def _within(ranges: Sequence[OffsetRange], stretches: Iterable[HeldOut]) -> Held
     return HeldOut(tuple(ranges), examples, np.concatenate(places))
 
 
-def _without(ranges: Iterable[OffsetRange], covered: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """The parts of the ranges that are not covered."""
-    left = list(ranges)
-    for cover in covered:
-        left = [
-            part
-            for piece in left
-            for part in (
-                (piece,)
-                if piece.partition != cover.partition
-                else (
-                    OffsetRange(piece.partition, piece.from_offset, min(piece.to_offset, cover.from_offset)),
-                    OffsetRange(piece.partition, max(piece.from_offset, cover.to_offset), piece.to_offset),
-                )
-            )
-            if part.from_offset < part.to_offset
-        ]
-    return left
-
-
-def _overlap(some: Iterable[OffsetRange], others: Sequence[OffsetRange]) -> bool:
-    return any(
-        first.partition == second.partition
-        and first.from_offset < second.to_offset
-        and second.from_offset < first.to_offset
-        for first in some
-        for second in others
-    )
+def _places(ranges: Iterable[OffsetRange]) -> Forgotten:
+    """The same, to be cut out of others."""
+    return Forgotten(Piece(part.partition, part.from_offset, part.to_offset) for part in ranges)

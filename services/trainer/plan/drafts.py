@@ -1,7 +1,8 @@
 """The plan of a round, once its beginning and end are decided."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import lru_cache
 from typing import Any
 
 from common.definition.joined_labels import JoinedLabels
@@ -32,6 +33,8 @@ from services.trainer.plan.window import Windows
 from services.trainer.settings import TrainerSettings
 
 _KEPT_COUNTS = 10_000
+Count = Callable[[str, OffsetRange], int | None]
+"""Examples in a range of a topic."""
 _SLACK_SECONDS = 60.0
 """Records of a partition lie in the order of their times but for the differences of clocks."""
 _SCRATCH = "scratch"
@@ -43,13 +46,13 @@ class Drafts:
     def __init__(self, settings: TrainerSettings, registry: RegistryClient, log: SourcedLog) -> None:
         self._settings, self._registry, self._log = settings, registry, log
         self._code_digest = lineage.code_digest()
-        self._counts = RangeCounts(log)
+        self._count = counting(log)
         self._windows = Windows(registry)
         self._reasons: dict[tuple[str, int], str] = {}
 
     def forget_counts(self) -> None:
         """Of ranges: a stream with the name of a deleted stream has offsets of its own."""
-        self._counts, self._windows = RangeCounts(self._log), Windows(self._registry)
+        self._count, self._windows = counting(self._log), Windows(self._registry)
 
     def plan_of(
         self,
@@ -142,7 +145,7 @@ class Drafts:
             for part, why in parts:
                 if part.from_offset < part.to_offset:
                     topic = examples_topic(state.model.stream)
-                    entries += entries_of([part], self._counts, topic, log.start, why or self._reason_of(state))
+                    entries += entries_of([part], self._count, topic, log.start, why or self._reason_of(state))
         return entries
 
     def forgotten_of(self, state: ModelState, log: LogBounds, ranges: Iterable[OffsetRange]) -> list[dict[str, Any]]:
@@ -151,7 +154,7 @@ class Drafts:
         pieces = state.forgotten.within(ranges).pieces
         whole = [OffsetRange(piece.partition, piece.from_offset, piece.to_offset) for piece in pieces if not piece.rows]
         topic = examples_topic(state.model.stream)
-        entries = entries_of(whole, self._counts, topic, log.start, FORGOTTEN)
+        entries = entries_of(whole, self._count, topic, log.start, FORGOTTEN)
         for partition in sorted({piece.partition for piece in pieces if piece.rows}):
             single = [piece for piece in pieces if piece.rows and piece.partition == partition]
             entries.append(
@@ -262,34 +265,22 @@ def _first_since(log: EventLog, topic: str, partition: int, start: int, end: int
     return low
 
 
-class RangeCounts:
-    """Examples in ranges of the log, counted once each. Not thread-safe."""
+def counting(log: EventLog) -> Count:
+    """Counts the examples of a range once; None where the log cannot give them."""
 
-    def __init__(self, log: EventLog) -> None:
-        self._log = log
-        self._counts: dict[tuple[str, OffsetRange], int | None] = {}
-
-    def examples(self, topic: str, piece: OffsetRange, log_start: Position) -> int | None:
-        """None where the log no longer keeps all of the range."""
-        if piece.from_offset < log_start.get(piece.partition, 0):
-            return None
-        key = (topic, piece)
-        if key not in self._counts:
-            if len(self._counts) >= _KEPT_COUNTS:
-                self._counts.clear()
-            self._counts[key] = self._count(topic, piece)
-        return self._counts[key]
-
-    def _count(self, topic: str, piece: OffsetRange) -> int | None:
+    @lru_cache(_KEPT_COUNTS)
+    def count(topic: str, piece: OffsetRange) -> int | None:
         try:
-            records = self._log.scan(topic, piece.partition, piece.from_offset, piece.to_offset)
+            records = log.scan(topic, piece.partition, piece.from_offset, piece.to_offset)
             return sum(record.headers.example_count for record in records)
         except HeadraceError:
             return None
 
+    return count
+
 
 def entries_of(
-    pieces: Iterable[OffsetRange], counts: RangeCounts, topic: str, log_start: Position, reason: str
+    pieces: Iterable[OffsetRange], count: Count, topic: str, log_start: Position, reason: str
 ) -> list[dict[str, Any]]:
     """As a plan's `left_out` (common/registry/catalog.py): the part that retention has removed is a piece of its
     own."""
@@ -300,6 +291,6 @@ def entries_of(
         kept = OffsetRange(piece.partition, kept_from, piece.to_offset)
         for part, why in ((gone, "retention"), (kept, reason)):
             if part.from_offset < part.to_offset:
-                examples = counts.examples(topic, part, log_start)
+                examples = count(topic, part) if part is kept else None
                 entries.append({**asdict(part), "examples": examples, "reason": why})
     return entries

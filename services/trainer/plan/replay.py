@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from itertools import accumulate, islice
 from operator import itemgetter
 from typing import Any
@@ -344,17 +345,15 @@ class Replays:
         names = compared_features(drifts.read_by(state.model.name, state.head), schema, triggers.drift)
         if not names:
             raise Conflict(f"version {state.head} of {state.model.name} reads nothing that drift compares")
-        known: dict[tuple[int, int], Mapping[str, Values]] = {}
 
         def values(stretch: tuple[int, int]) -> Mapping[str, Values]:
             count = int(records.examples[slice(*stretch)].sum())
             return values_of([*drifts.sample(topic, records.ranges(*stretch), count)], schema, names)
 
+        kept = lru_cache(1)(values)
+
         def shift_of(drift: Drift, learned: tuple[int, int], window: tuple[int, int], number: int) -> str:
-            if learned not in known:
-                known.clear()
-                known[learned] = values(learned)
-            found = find_shift(known[learned], values(window), alpha=drift.alpha, seed=number)
+            found = find_shift(kept(learned), values(window), alpha=drift.alpha, seed=number)
             return ", ".join(f"{move.feature} {move.distance:.3g} above {move.threshold:.3g}" for move in found.shifted)
 
         return shift_of

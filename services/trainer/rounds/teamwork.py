@@ -9,7 +9,6 @@ A worker that is lost (it died, or never came up) ends the chief's attempt: a co
 after seconds, or never. The round then goes on from its last resume point with fewer workers, and to the same bits.
 """
 
-import hashlib
 import logging
 import os
 import signal
@@ -30,6 +29,7 @@ from services.trainer import determinism
 from services.trainer.data.divided_log import DividedLog
 from services.trainer.families.port import Arrays
 from services.trainer.families.reasons import DefinitionFailedError
+from services.trainer.learn.checkpoint import weights_digest
 from services.trainer.learn.steps import NotFiniteError
 from services.trainer.parameters.peers import forked, how_ended
 from services.trainer.protocol.assignment import RoundAssignment
@@ -168,11 +168,7 @@ def check_begins_alike(team: Team, captured: Callable[[], Arrays]) -> None:
     weights. Raises WorkerLostError: one has something else, or not all have come."""
     if team.workers == 1:
         return
-    digest = hashlib.sha256()
-    for path, array in sorted(captured().items()):
-        digest.update(f"{path} {array.dtype} {array.shape} ".encode())
-        digest.update(array.tobytes())
-    found = introduce(team, digest.hexdigest())
+    found = introduce(team, weights_digest(captured()))
     others = [str(rank) for rank, theirs in enumerate(found) if theirs != found[0]]
     if others:
         raise WorkerLostError(

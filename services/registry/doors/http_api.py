@@ -297,7 +297,7 @@ def _add_files(app: FastAPI, catalog: Catalog) -> None:
         return StreamingResponse(
             catalog.blobs.read(digest),
             media_type="application/octet-stream",
-            headers={"Content-Length": str(size_bytes)},
+            headers={"Content-Length": str(size_bytes), "X-Content-Type-Options": "nosniff"},
         )
 
     @app.post("/v1/gc", tags=["files"])

@@ -81,6 +81,7 @@ def test_files_are_downloaded_whole_or_not(http: httpx.Client, catalog: Catalog,
     content = bytes(range(256)) * 10_000
     entry = store(catalog, content)
     answer = http.get(f"/v1/files/{entry.digest}")
+    assert answer.headers["x-content-type-options"] == "nosniff"
     assert (answer.content, answer.headers["content-length"]) == (content, str(len(content)))
     assert http.get(f"/v1/files/{'0' * 64}").status_code == 404
     assert http.get("/v1/files/etc").status_code == 400

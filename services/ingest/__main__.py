@@ -39,7 +39,6 @@ from services.ingest.doors.grpc_api import SERVICE_NAME, IngestServicer
 from services.ingest.doors.http_api import create_ingest_app
 from services.ingest.doors.rules import RULES
 from services.ingest.intake.accept import Intake
-from services.ingest.once.keys import MOST_KEYS
 from services.ingest.once.shared_keys import SharedKeys, SharedWindow
 from services.ingest.schemas import Schemas
 from services.ingest.settings import IngestSettings
@@ -175,7 +174,9 @@ def _shared_keys(settings: IngestSettings) -> SharedKeys | None:
     """Raises InvalidInput when the URL is none of Redis."""
     if not settings.redis_url:
         return None
-    window = SharedWindow(settings.key_window_seconds, MOST_KEYS, settings.key_claim_seconds, settings.key_wait_seconds)
+    window = SharedWindow(
+        settings.key_window_seconds, settings.key_window_count, settings.key_claim_seconds, settings.key_wait_seconds
+    )
     incarnation = time.time_ns() // 1000
     # The process that listens on this port of this host is alone: its predecessor is dead. A port that the system chose
     # names no process.

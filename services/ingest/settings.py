@@ -43,6 +43,8 @@ class IngestSettings(ServiceSettings):
 
     key_window_seconds: float = Field(300.0, gt=0.0)
     """How long idempotency keys are known; a start reads as much of the log to learn them."""
+    key_window_count: int = Field(100_000, ge=1)
+    """Idempotency keys that are known at most."""
 
     redis_url: str = ""
     """redis://[user@]host[:port][/db], rediss:// or unix:///path, with ?password_file= and rediss's ?ssl_ca_certs=

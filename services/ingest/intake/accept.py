@@ -27,7 +27,7 @@ from services.ingest.intake.chunks import Appended, Item
 from services.ingest.intake.log_watch import LogWatch
 from services.ingest.intake.places import by_partition, letters_of
 from services.ingest.intake.streams import OpenStream, check_takes_events, open_stream
-from services.ingest.once.keys import MOST_KEYS, Answer, KeyWindow, Refusal, RequestKey
+from services.ingest.once.keys import Answer, KeyWindow, Refusal, RequestKey
 from services.ingest.once.shared_keys import SharedKeys
 from services.ingest.schemas import Schemas, is_of_labels, labels_name
 from services.ingest.settings import IngestSettings
@@ -83,7 +83,7 @@ class Intake:
         self.schemas = schemas
         self.budget = Budget(settings.max_in_flight_bytes)
         metrics.BYTES_IN_FLIGHT_LIMIT.set(settings.max_in_flight_bytes)
-        self._window = KeyWindow(window_seconds=settings.key_window_seconds, window_count=MOST_KEYS)
+        self._window = KeyWindow(window_seconds=settings.key_window_seconds, window_count=settings.key_window_count)
         self._log: EventLog | None = None
         self._log_reason = "the event log is not open yet"
         self._streams: dict[str, OpenStream] = {}

@@ -4,7 +4,6 @@ from typing import Any
 
 from services.ingest.intake.accept import Intake
 from services.ingest.intake.streams import OpenStream
-from services.ingest.once.keys import MOST_KEYS
 from services.ingest.schemas import labels_name
 
 
@@ -21,7 +20,7 @@ async def status_of(intake: Intake, name: str) -> dict[str, Any]:
         "keys": {
             "shared": intake.shares_keys,
             "window_seconds": intake.settings.key_window_seconds,
-            "window_count": MOST_KEYS,
+            "window_count": intake.settings.key_window_count,
         },
         **_counts_of(stream),
         **(await _labels_status(intake, name)),

@@ -63,10 +63,6 @@ class KnownRequest:
     """Set when this process took the whole request."""
 
 
-MOST_KEYS = 100_000
-"""That are known at a time."""
-
-
 class KeyWindow:
     """Thread-safe. Forgets the requests longest unseen, past a count or an age."""
 

@@ -238,7 +238,7 @@ def model_fn(features, labels, mode, params):
     losses = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, tf.float32), logits[:, 0])
     return {"loss": tf.reduce_mean(losses), "optimizer": keras.optimizers.SGD(0.01)}
 """
-    platform = Platform(tmp_path, exports=False).append(events(40))
+    platform = Platform(tmp_path, exports=False, eager=True).append(events(40))
     platform.learn(module(source, features=FITTED_FEATURES))
     assert "statistics/word/word_lengths" in checkpoint.read(tmp_path / "cache" / "model" / "1").arrays
 
@@ -389,7 +389,7 @@ def adapt(network, dataset):
     network.get_layer("embedding").embeddings.assign(np.full((3, 2), count, np.float32))
 """
     )
-    platform = Platform(tmp_path, exports=False).append(events(40))
+    platform = Platform(tmp_path, exports=False, eager=True).append(events(40))
     training = {"batch_size": 8, "frozen": ["*/embedding"]}
     files = module(source, parameters={"words": "words.txt"}, training=training) | {"words.txt": b"red\ngreen\n"}
     platform.learn(files)

@@ -38,7 +38,7 @@ def test_a_library_is_trained_with_listed_carried_and_needed(tmp_path: Path, tri
         estimator=None, features=None, parameters={}, module="model.py", task="binary", operations=["triple.so"],
         model_py=_MODULE,
     ) | {"triple.so": triple_library.read_bytes()}  # fmt: skip
-    platform = Platform(tmp_path / "platform").append(events(60))
+    platform = Platform(tmp_path / "platform", eager=True).append(events(60))
     lease = platform.lease(files)
     assert isinstance(ended := platform.train(lease), Done), ended
     version = platform.registry.versions[0]

@@ -34,7 +34,7 @@ def build_model(schema, parameters):
 
 
 def outcome_of(directory: Path, source: str, **sections: Any) -> Done | Failed | object:
-    platform = Platform(directory).append(events(40))
+    platform = Platform(directory, eager=True).append(events(40))
     return platform.train(
         platform.lease(
             definition(

@@ -82,7 +82,7 @@ def test_an_example_with_more_ids_than_weights_is_refused_alone() -> None:
 @pytest.mark.covers("feat-weighted")
 def test_a_round_learns_from_weighted_ids_and_sets_aside_what_lacks_a_weight(tmp_path: Path) -> None:
     schema = SCHEMA.to_mapping() | {"labels": [{"name": "late", "dtype": "int64"}]}
-    platform = Platform(tmp_path, schema, exports=False)
+    platform = Platform(tmp_path, schema, exports=False, eager=True)
     late = [{"codes": [number % 3], "counts": [1.0], "word": "a", "x": 1.0, "late": number % 2} for number in range(24)]
     late[5] |= {"counts": [1.0, 2.0]}
     platform.append([serialized(event) for event in late])

@@ -13,7 +13,7 @@ from services.trainer.tests.support.small_rounds import LINEAR, Platform, defini
 
 def _trained(directory: Path, poison: list[bytes], row: bytes, forgotten: list[Any]) -> tuple[Platform, Lease]:
     """Records of ten events: two of seed 1, one of poison, one of seed 2 whose event 3 is another."""
-    platform, last = Platform(directory, exports=False), events(10, seed=2)
+    platform, last = Platform(directory, exports=False, eager=True), events(10, seed=2)
     platform.append([*events(20, seed=1), *poison, *last[:3], row, *last[4:]])
     lease = platform.lease(definition(**LINEAR))
     plan = lease.round.plan

@@ -69,12 +69,12 @@ def test_weights_below_0_set_events_aside_and_no_distribution_fails_the_round(tm
     schema = {"features": [*SCHEMA["features"], weighted], "labels": [shares], "weight": "importance"}
     random = np.random.default_rng(3)
     drawn = [event(random) | {"importance": 0.0, "shares": [0.25, 0.75]} for _ in range(40)]
-    platform = Platform(tmp_path / "weights", schema, exports=False)
+    platform = Platform(tmp_path / "weights", schema, exports=False, eager=True)
     platform.append([serialized(one | {"importance": -1.0} if row < 2 else one) for row, one in enumerate(drawn)])
     files = definition(label="shares", estimator="wide_deep", features=WIDE_AND_DEEP, task="multiclass")
     version = platform.learn(files)
     assert version.unusable["reasons"] == {"weight importance is negative or no finite number": 2}
     assert "head shares has learned nothing" in version.environment["warnings"]["label shares"]
-    other = Platform(tmp_path / "shares", schema, exports=False)
+    other = Platform(tmp_path / "shares", schema, exports=False, eager=True)
     other.append([serialized(one | {"shares": [0.5, 0.9]}) for one in drawn])
     assert "a soft label is a share from 0 for each class, and they add up to 1" in other.refused(files)

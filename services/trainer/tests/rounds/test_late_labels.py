@@ -41,7 +41,7 @@ def _features(row: Row) -> Row:
 
 def _platform(directory: Path, records: Sequence[Sequence[Row]], schema: Mapping[str, Any] = _LATE) -> Platform:
     """With these records of events, a second apart."""
-    platform = Platform(directory, schema, exports=False)
+    platform = Platform(directory, schema, exports=False, eager=True)
     for number, rows in enumerate(records):
         headers = RecordHeaders(1, len(rows), 1000.0 + number, b"%016d" % number)
         platform.log.append("examples.stream", 0, [NewRecord(frame([serialized(row) for row in rows]), headers)])

@@ -7,12 +7,13 @@ import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from services.trainer.protocol.messages import Done, Stopped
+from services.trainer.rounds.kept import Kept
 from services.trainer.tests.support.small_rounds import LINEAR, Platform, definition, events
 
 
 @pytest.mark.covers("eco-tfma", "met-classification")
 def test_a_version_carries_the_metrics_slices_and_intervals_that_its_definition_asks_for(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, exports=False).append(events(240))
+    platform = Platform(tmp_path, exports=False, kept=Kept()).append(events(240))
     asked = definition(
         **LINEAR,
         evaluation={
@@ -87,7 +88,7 @@ def test_data_loss_and_regularisation_are_reported_apart_and_add_up_also_after_a
 
 
 def test_a_round_that_holds_nothing_out_says_so(tmp_path: Path) -> None:
-    platform = Platform(tmp_path, exports=False).append(events(60))
+    platform = Platform(tmp_path, exports=False, eager=True).append(events(60))
     asked = definition(**LINEAR, evaluation={"holdout_fraction": 1e-9})
     version = platform.learn(asked)
     assert (version.events_held_out, version.metrics.get("candidate")) == (0, {})

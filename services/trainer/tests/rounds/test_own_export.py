@@ -21,7 +21,6 @@ from services.trainer.tests.rounds.test_heads import EVERY_TASK, LABELS, labelle
 from services.trainer.tests.rounds.test_module_rounds import MODULE, module_definition
 from services.trainer.tests.support.small_rounds import SCHEMA, Platform, definition, event, events, serialized
 
-_CLASSES = MODULE.replace("Dense(1)", "Dense(3)")
 _GATE = {"metric": "auc", "confidence": 0.9, "on_not_enough_evidence": "promote"}
 
 
@@ -59,13 +58,10 @@ _NETWORK = {"x": {"type": "numeric"}, "code": _RULE, "small": {**_RULE, "of": "c
         (definition(features=_NETWORK, estimator="linear_classifier", parameters={"wide": ["x", "code"]}, gate=_GATE,
                     evaluation={"holdout_fraction": 0.25, "slices": ["word"]}), ()),
         (module_definition(MODULE, evaluation={"holdout_fraction": 0.25, "window_examples": 60}), ()),
-        (module_definition(_CLASSES) | {
-            "model.yaml": module_definition(_CLASSES, label="kind")["model.yaml"].replace(b"binary", b"multiclass")
-        }, ()),
         (_TREES, ()),
         (several(EVERY_TASK, training={"batch_size": 16}), LABELS),
     ],
-    ids=["rules and slices", "module", "classes", "trees", "heads"],
+    ids=["rules and slices", "module", "trees", "heads"],
 )  # fmt: skip
 def test_the_metrics_of_an_honest_round_are_those_of_its_export(
     tmp_path: Path, files: dict[str, bytes], labels: list[dict[str, Any]]

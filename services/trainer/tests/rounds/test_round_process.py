@@ -33,7 +33,7 @@ def test_a_label_of_words_teaches_what_its_places_in_the_vocabulary_teach(tmp_pa
     words = {**SCHEMA, "labels": [{"name": "kind", "dtype": "string", "vocabulary": kinds}]}
     digests: list[str] = []
     for schema, of in ((SCHEMA, lambda kind: kind), (words, lambda kind: kinds[kind])):
-        platform = Platform(tmp_path / str(len(digests)), schema, exports=schema is words)
+        platform = Platform(tmp_path / str(len(digests)), schema, exports=schema is words, eager=True)
         random = np.random.default_rng(1)
         drawn = [event(random) for _ in range(60)]
         platform.append([serialized({**values, "kind": of(values["kind"])}) for values in drawn])
@@ -48,7 +48,7 @@ def test_a_label_of_words_teaches_what_its_places_in_the_vocabulary_teach(tmp_pa
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Platform:
     """With a version of 100 events."""
-    platform = Platform(tmp_path_factory.mktemp("exported")).append(events(100))
+    platform = Platform(tmp_path_factory.mktemp("exported"), eager=True).append(events(100))
     platform.learn(definition())
     return platform
 
@@ -133,7 +133,7 @@ def test_held_out_examples_touch_neither_weights_nor_statistics(tmp_path: Path) 
     kept = [example for example, held_out in zip(examples, is_held_out, strict=True) if not held_out]
     versions = []
     for name, given, fraction in (("all", examples, 0.25), ("kept", kept, 0)):
-        platform = Platform(tmp_path / name, exports=False).append(given)
+        platform = Platform(tmp_path / name, exports=False, eager=True).append(given)
         asked = definition(**LINEAR, evaluation={"holdout_fraction": fraction})
         versions.append(platform.learn(asked, block_examples=1000))
     assert [version.events_held_out for version in versions] == [int(is_held_out.sum()), 0]

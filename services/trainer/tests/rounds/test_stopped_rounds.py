@@ -61,7 +61,7 @@ class AwayOnce:
 def test_a_round_whose_log_was_away_goes_on_from_its_resume_point_and_ends_with_the_same_weights(
     tmp_path: Path,
 ) -> None:
-    undisturbed, platform = (Platform(tmp_path / name, exports=False) for name in ("undisturbed", "away"))
+    undisturbed, platform = (Platform(tmp_path / name, exports=False, eager=True) for name in ("undisturbed", "away"))
     for one in (undisturbed, platform):
         one.append(events(120))
     x = {"x": {"type": "numeric"}}  # nothing is fitted: training is what reads the log

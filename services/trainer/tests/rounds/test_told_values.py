@@ -64,7 +64,9 @@ def test_an_absent_value_is_missing_to_the_end_and_teaches_what_its_default_teac
     files = definition(features={"extra": FEATURES["extra"]}, estimator="linear_classifier", parameters={})
     digests = set[str]()
     for name, default in (("absent", {}), ("sent", {"extra": 0.5})):
-        platform = Platform(tmp_path / name, exports=False).append([codec.encode(default | row) for row in rows])
+        platform = Platform(tmp_path / name, exports=False, eager=True).append(
+            [codec.encode(default | row) for row in rows]
+        )
         platform.learn(files)
         told = json.loads((platform.directory / "cache/model/1/statistics/round.json").read_text())["fields"]["extra"]
         version = platform.registry.versions[0]

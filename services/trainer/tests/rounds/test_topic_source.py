@@ -102,7 +102,7 @@ def test_offsets_of_the_topic_are_the_range_and_what_is_no_event_is_set_aside(or
     orders.send(*map(trip, range(900, 910)), commit=False)
     orders.send(b"{", None, b'{"late": 7}', commit=True)
     orders.send(*map(trip, range(70, 120)))
-    platform = Platform(tmp_path, orders.schema, exports=False)
+    platform = Platform(tmp_path, orders.schema, exports=False, eager=True)
     own = platform.log
     sourced = SourcedLog(own, f"segments:{tmp_path}/log")
     platform.log = sourced

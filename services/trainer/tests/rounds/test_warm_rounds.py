@@ -1,7 +1,6 @@
 """A round that begins with what the process has kept ends, to the bit, as one for which everything is built anew."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,29 +89,32 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Chain:
-    """Weights and metrics by version, and whether each began with what was kept."""
-
-    digests: list[str]
-    metrics: list[Any]
-    warm: list[bool]
-
-
-def chain_of(directory: Path, files: Mapping[str, bytes], *, kept: Kept | None, parents: list[int]) -> Chain:
-    """A round for each of the parents, over events that are new for its parent; those of estimators with `kept`
-    export, those without have no graph."""
-    platform = Platform(directory, exports=kept is not None and len(files) == 1)
-    for number, parent in enumerate(parents):
-        platform.append(events(60, seed=number + 1))
-        done = platform.train(platform.lease(files, parent_version=parent, has_window=True), kept=kept)
-        assert isinstance(done, Done), done
+def assert_as_fresh(
+    platform: Platform,
+    files: Mapping[str, bytes],
+    kept: Kept,
+    parents: list[int],
+    appended: Callable[[int], list[bytes]],
+) -> list[Any]:
+    """Trains a first version; then for each parent, over further events, a version by what is kept and its twin, for
+    which everything is built anew and which is not exported. What the process told of all versions but the twins."""
     versions = platform.registry.versions
-    return Chain(
-        [one.weights_digest for one in versions],
-        [(one.metrics, one.evaluation, one.step) for one in versions],
-        [bool(one.environment.get("process", {}).get("warm")) for one in versions],
-    )
+    exports = platform.exports
+    platform.append(appended(0))
+    platform.train(platform.lease(files), kept=kept)
+    told = [versions[0].environment["process"]]
+    for number, parent in enumerate(parents, 1):
+        platform.append(appended(number))
+        lease = platform.lease(files, parent_version=parent, has_window=True)
+        for name, process in (("warm", kept), ("fresh", None)):
+            platform.exports = exports and process is not None
+            done = platform.train(lease, kept=process, work_dir=f"{name}-{number}")
+            assert isinstance(done, Done), done
+        warm, fresh = versions[-2:]
+        assert warm.weights_digest == fresh.weights_digest
+        assert (warm.metrics, warm.evaluation, warm.step) == (fresh.metrics, fresh.evaluation, fresh.step)
+        told.append(warm.environment["process"])
+    return told
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -120,13 +122,11 @@ def test_a_chain_with_a_rejection_and_a_rollback_has_the_bits_of_one_in_new_proc
     tmp_path: Path, family: str
 ) -> None:
     files = definition(**FAMILIES[family])
-    # The second is nobody's parent: production goes back to the first.
-    parents = [0, 1] if "module" in FAMILIES[family] else [0, 1, 1]
-    fresh = chain_of(tmp_path / "fresh", files, kept=None, parents=parents)
-    warm = chain_of(tmp_path / "warm", files, kept=Kept(), parents=parents)
-    assert warm.digests == fresh.digests
-    assert warm.metrics == fresh.metrics
-    assert warm.warm == [False, *[True] * len(parents[1:])]
+    # Of an estimator, the second is nobody's parent: production goes back to the first.
+    parents = [1] if "module" in FAMILIES[family] else [1, 1]
+    platform = Platform(tmp_path, exports=len(files) == 1)
+    told = assert_as_fresh(platform, files, Kept(), parents, lambda number: events(60, seed=number + 1))
+    assert [one["warm"] for one in told] == [False, *[True] * len(parents)]
 
 
 COUNTS = """
@@ -176,12 +176,10 @@ def test_a_module_whose_python_remembers_rounds_is_found_out_and_its_process_tak
 
 
 def test_a_module_that_is_found_out_in_a_warm_round_has_it_taken_again_with_all_built_anew(tmp_path: Path) -> None:
-    files = definition(**OF_X, model_py=DRAWS.replace("AFTER", "8"))
-    fresh = chain_of(tmp_path / "fresh", files, kept=None, parents=[0, 1])
-    kept = Kept()
-    warm = chain_of(tmp_path / "warm", files, kept=kept, parents=[0, 1])
-    assert warm.digests == fresh.digests
-    assert not any(warm.warm)
+    files, kept = definition(**OF_X, model_py=DRAWS.replace("AFTER", "8")), Kept()
+    platform = Platform(tmp_path, exports=False)
+    told = assert_as_fresh(platform, files, kept, [1], lambda number: events(60, seed=number + 1))
+    assert not any(one["warm"] for one in told)
     assert "generator between steps" in kept.leaves_because
 
 
@@ -190,16 +188,12 @@ def test_a_round_that_learns_other_words_has_the_bits_of_one_in_a_new_process(tm
     words = {"type": "vocabulary", "max_words": 20, "oov": "bucket", "update": True}
     vector = {"type": "embedding", "of": "word", "dimension": 2}
     files = definition(features={"x": FEATURES["x"], "word": words, "word_vector": vector}, training=TRAINED)
-    digests, told = list[list[str]](), list[Any]()
-    for name, kept in (("fresh", None), ("warm", Kept())):
-        platform = Platform(tmp_path / name, exports=False)
-        for number, word in enumerate(("red", "green", "green")):
-            random = np.random.default_rng(number)
-            platform.append([serialized({**event(random), "word": word}) for _ in range(40)])
-            platform.train(platform.lease(files, parent_version=number), kept=kept)
-        digests.append([one.weights_digest for one in platform.registry.versions])
-        told = [one.environment.get("process", {}) for one in platform.registry.versions]
-    assert digests[0] == digests[1]
+
+    def appended(number: int) -> list[bytes]:
+        random, word = np.random.default_rng(number), ("red", "green", "green")[number]
+        return [serialized({**event(random), "word": word}) for _ in range(40)]
+
+    told = assert_as_fresh(Platform(tmp_path, exports=False), files, Kept(), [1, 2], appended)
     assert [one["warm"] for one in told] == [False, True, True]
     assert ["rows mean something else" in one.get("renewed", "") for one in told] == [False, True, False]
 
@@ -207,7 +201,7 @@ def test_a_round_that_learns_other_words_has_the_bits_of_one_in_a_new_process(tm
 def test_a_parent_draws_no_values_for_tables_that_it_gets_from_its_checkpoint(tmp_path: Path) -> None:
     vector = {"type": "embedding", "of": "code", "dimension": 2}
     files = definition(features={"code": FEATURES["code"], "code_vector": vector}, training=TRAINED)
-    platform = Platform(tmp_path, exports=False).append(events(60))
+    platform = Platform(tmp_path, exports=False, eager=True).append(events(60))
     model = platform.learn(files).model
     assignment = platform.assignment(platform.lease(files, parent_version=1))
     parent = version_of(platform.registry, model, 1, assignment, tmp_path)[0]

@@ -21,7 +21,7 @@ def files(*, most: int = 2000, **sections: Any) -> dict[str, bytes]:
 def chain(
     directory: Path, parents: list[int], *, most: int = 2000, kept: Kept | None = None
 ) -> tuple[Platform, list[Lease]]:
-    platform = Platform(directory, exports=False)
+    platform = Platform(directory, exports=False, eager=True)
     leases = []
     for number, parent in enumerate(parents):
         platform.append(events(60, seed=number + 1))

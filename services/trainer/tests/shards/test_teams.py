@@ -24,10 +24,13 @@ def test_several_devices_and_several_processes_train_what_one_does(teams: Teams,
 
 @pytest.mark.covers("dist-multiworker")
 def test_processes_compared_with_one_say_what_a_step_took_each_way_and_change_no_bit(teams: Teams) -> None:
-    """Of a module, whose batch norm and hooks see the same beside gradients that travel rounded."""
-    found = teams.train(model="module", training={"compress": "bfloat16"}, workers=2, compare=True)
-    told = found.pop("compared")
-    assert found == teams.alone("module", compress="bfloat16")
+    """Of a module, whose batch norm and hooks see the same beside gradients that travel rounded, in half the bytes."""
+    rounded = {"compress": "bfloat16"}
+    found = teams.train(model="module", training=rounded, workers=2, exchange="collectives", compare=True)
+    told, alone, exact = found.pop("compared"), teams.alone("module", **rounded), teams.alone("module")
+    assert found == alone
+    assert alone["digest"] != exact["digest"]
+    assert alone["losses"] == pytest.approx(exact["losses"], rel=0.02)
     assert told["workers"] == 2
     slow = {**told, "step_seconds": 0.004, "alone_step_seconds": 0.002}
     assert warnings_of({"workers_compared": slow}) == {"workers": "2 processes took 4 ms for a step, one alone 2 ms"}
@@ -53,14 +56,6 @@ def test_each_device_computes_its_shard_and_sums_are_formed_where_they_are_asked
     assert moved == {"CPU:0": 1, "CPU:1": 0, "CPU:2": -1, "CPU:3": 0}
 
 
-def test_rounded_gradients_travel_in_half_the_bytes_and_are_the_same_for_any_number_of_processes(teams: Teams) -> None:
-    alone, exact = teams.alone("estimator", compress="bfloat16"), teams.alone("estimator")
-    assert alone["digest"] != exact["digest"]
-    assert alone["losses"] == pytest.approx(exact["losses"], rel=0.02)
-    found = teams.train(model="estimator", training={"compress": "bfloat16"}, workers=2, exchange="collectives")
-    assert found == alone
-
-
 @pytest.mark.covers("dist-bsp")
 def test_steps_of_each_shard_alone_end_in_the_same_mean_whoever_takes_them_and_none_begins_before_all_have_ended(
     teams: Teams, tmp_path: Path
@@ -83,7 +78,7 @@ def test_steps_of_each_shard_alone_end_in_the_same_mean_whoever_takes_them_and_n
 @pytest.mark.covers("dist-multiworker")
 def test_scaled_losses_gathered_gradients_and_shards_without_rows_are_the_same_for_all(teams: Teams) -> None:
     optimizer = {"name": "adam", "learning_rate": 0.01, "gradient_accumulation_steps": 3}
-    asked = {"batch_size": 2, "mixed_precision": "float16", "optimizer": optimizer}
+    asked = {"batch_size": 2, "mixed_precision": "float16", "compress": "bfloat16", "optimizer": optimizer}
     alone, two = (teams.train(model="plain", training=asked, examples=41, workers=workers) for workers in (1, 2))
     assert len(alone["losses"]) == 42, "of two rows at most: a third shard never has one"
     assert two == alone

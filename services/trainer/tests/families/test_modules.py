@@ -389,7 +389,7 @@ def adapt(network, dataset):
     network.get_layer("embedding").embeddings.assign(np.full((3, 2), count, np.float32))
 """
     )
-    platform = Platform(tmp_path, exports=False, eager=True).append(events(40))
+    platform = Platform(tmp_path, exports=False).append(events(40))
     training = {"batch_size": 8, "frozen": ["*/embedding"]}
     files = module(source, parameters={"words": "words.txt"}, training=training) | {"words.txt": b"red\ngreen\n"}
     platform.learn(files)

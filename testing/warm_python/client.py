@@ -17,10 +17,10 @@ _TEST_SUPPORT = (
 )  # fmt: skip
 _SERVING = ("services.serving.runner.process",)
 _OTHERS = (
-    "services.trainer.export.converting", "services.trainer.export.fresh_process",
-    "services.trainer.export.session_script", "services.trainer.rounds.point_export",
-    "services.trainer.summaries.transformed",
-    "services.trainer.summaries.board_door", "services.trainer.tests.support.sharded_training", "tensorboard.main",
+    "services.trainer.export.converting", "services.trainer.export.session_script",
+    "services.trainer.rounds.point_export", "services.trainer.summaries.transformed",
+    "services.trainer.summaries.board_door", "services.trainer.tests.support.fresh_process",
+    "services.trainer.tests.support.sharded_training", "tensorboard.main",
 )  # fmt: skip
 _FRONTS = (
     "services.serving", "services.serving.replica.manager", "services.serving.tests.support.stubbed_serving",

@@ -10,8 +10,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,8 +18,6 @@ from typing import Any
 
 from common.errors import Unavailable
 from common.process.children import readable
-from common.process.lean_imports import lean_command
-from common.process.lifecycle import die_with_parent
 from common.process.own_time import clock_of, ends_within
 from services.trainer.export import answers
 from services.trainer.parameters.peers import connected, how_ended
@@ -34,25 +30,15 @@ _PACKET_BYTES = 64 * 1024
 
 
 class FreshProcess:
-    """`fork` where this process runs no operation yet and has one thread; `start` anywhere. Close it after use."""
+    """Close it after use."""
 
     def __init__(self, connection: socket.socket, pid: int, *, trial_seconds: float) -> None:
         self._connection, self._pid, self._trial_seconds = connection, pid, trial_seconds
 
     @classmethod
     def fork(cls, *, trial_seconds: float = TRIAL_SECONDS) -> "FreshProcess":
+        """Call it where this process runs no operation yet and has one thread."""
         return cls(*connected(serve), trial_seconds=trial_seconds)
-
-    @classmethod
-    def start(cls, *, trial_seconds: float = TRIAL_SECONDS) -> "FreshProcess":
-        """A new interpreter: it takes seconds to import TensorFlow."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            process = subprocess.Popen(
-                lean_command(__name__, str(theirs.fileno()), str(os.getpid())), pass_fds=[theirs.fileno()]
-            )
-        process.returncode = 0  # close() waits for it
-        return cls(ours, process.pid, trial_seconds=trial_seconds)
 
     def request(
         self,
@@ -198,14 +184,3 @@ def _compare(connection: socket.socket) -> None:
             latency=Path(question["latency"]) if question["latency"] else None,
         )
         connection.send(b"=" + difference[:4000].encode())
-
-
-def main() -> None:
-    """Arguments: socket fd, parent pid."""
-    fd, parent_pid = map(int, sys.argv[1:])
-    die_with_parent(parent_pid)
-    serve(socket.socket(fileno=fd))
-
-
-if __name__ == "__main__":
-    main()

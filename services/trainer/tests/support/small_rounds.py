@@ -34,6 +34,7 @@ from services.trainer.rounds.kept import Kept
 from services.trainer.rounds.one_round import Surroundings
 from services.trainer.rounds.process import conduct, rebuild
 from services.trainer.rounds.program import Build
+from services.trainer.tests.support.fresh_process import started
 from services.trainer.tests.support.local_registry import LocalRegistry
 from testing.warm_python import WARM_PYTHON
 
@@ -147,7 +148,7 @@ def fresh_process() -> FreshProcess:
     """One for all tests of a process; it ends with it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", os.environ.get(WARM_PYTHON, sys.executable))
-        fresh = FreshProcess.start()
+        fresh = started()
     atexit.register(fresh.close)
     return fresh
 

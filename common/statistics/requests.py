@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 from common.schema import Schema
 from common.statistics.examples import of_examples
 from common.statistics.sketches import FieldStatistics
+from common.tensors import values_of
 from protos.prediction_log_pb2 import PredictionLog
 from protos.tfserving_pb2 import DataType, TensorProto
 
 _EXAMPLES = "examples"
-_NUMPY = {"DT_FLOAT": "<f4", "DT_DOUBLE": "<f8", "DT_INT32": "<i4", "DT_INT64": "<i8", "DT_BOOL": "|b1"}
+_TYPES = ("DT_FLOAT", "DT_DOUBLE", "DT_INT32", "DT_INT64", "DT_BOOL", "DT_STRING")
 """Other types (pictures) have no statistics."""
 _MOST_VALUES = 4096
 Array = NDArray[Any]
@@ -57,13 +58,8 @@ def _of_column(arrays: Sequence[Array]) -> FieldStatistics:
 
 
 def array_of(proto: TensorProto) -> Array | None:
-    """As serving writes them: numbers as bytes. None of other types, and of rows with more values than statistics
-    take."""
+    """None of other types, and of rows with more values than statistics take."""
     name, shape = DataType.Name(proto.dtype), [dim.size for dim in proto.tensor_shape.dim]
-    if int(np.prod(shape[1:])) > _MOST_VALUES:
+    if name not in _TYPES or int(np.prod(shape[1:])) > _MOST_VALUES:
         return None
-    if name == "DT_STRING":
-        return np.array(list(proto.string_val), object).reshape(shape)
-    if name not in _NUMPY:
-        return None
-    return np.frombuffer(proto.tensor_content, _NUMPY[name]).reshape(shape)
+    return values_of(name, proto).reshape(shape)

@@ -1,24 +1,11 @@
 """Arrays as TensorProto messages, as gRPC and the request log carry them. Needs protobuf."""
 
-from typing import Any
-
 import numpy as np
 
 from common.errors import Unavailable
+from common.tensors import values_of
 from headrace.client.tensor_values import Array, numpy_dtype, type_name_of
 from protos import tfserving_pb2
-
-_TYPED_FIELDS = {
-    "DT_FLOAT": "float_val", "DT_DOUBLE": "double_val", "DT_INT64": "int64_val", "DT_BOOL": "bool_val",
-    "DT_UINT32": "uint32_val", "DT_UINT64": "uint64_val", "DT_COMPLEX64": "scomplex_val",
-    "DT_COMPLEX128": "dcomplex_val", "DT_HALF": "half_val", "DT_BFLOAT16": "half_val",
-}  # fmt: skip
-"""Where the values of a type are; `int_val` for the others."""
-_WIRE_TYPE_OF_FIELD: dict[str, np.dtype[Any]] = {
-    "half_val": np.dtype("<u2"),
-    "scomplex_val": np.dtype("<f4"),
-    "dcomplex_val": np.dtype("<f8"),
-}
 
 
 def write_tensor(array: Array, proto: tfserving_pb2.TensorProto) -> None:
@@ -38,15 +25,7 @@ def read_tensor(name: str, proto: tfserving_pb2.TensorProto) -> Array:
     type_name = tfserving_pb2.DataType.Name(proto.dtype)
     shape = [dim.size for dim in proto.tensor_shape.dim]
     try:
-        if type_name == "DT_STRING":
-            strings = np.empty(len(proto.string_val), object)
-            strings[:] = list(proto.string_val)
-            return strings.reshape(shape)
-        dtype = numpy_dtype(type_name)
-        if proto.tensor_content:
-            return np.frombuffer(proto.tensor_content, dtype).reshape(shape)
-        field = _TYPED_FIELDS.get(type_name, "int_val")
-        values: Array = np.array(getattr(proto, field), _WIRE_TYPE_OF_FIELD.get(field, dtype))
-        return values.view(dtype).reshape(shape)
+        numpy_dtype(type_name)  # refuses a type that no array here has
+        return values_of(type_name, proto).reshape(shape)
     except ValueError as error:
         raise Unavailable(f"output {name} of the answer is no tensor of {type_name} {shape}: {error}") from error

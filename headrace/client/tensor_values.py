@@ -13,15 +13,12 @@ import numpy as np
 import orjson
 
 from common.errors import InvalidInput, Unavailable
+from common.tensors import NUMPY_TYPES
 from headrace.client.bodies import plain
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_NUMPY_OF_TYPE = {
-    "DT_FLOAT": "<f4", "DT_DOUBLE": "<f8", "DT_HALF": "<f2", "DT_INT8": "|i1", "DT_INT16": "<i2", "DT_INT32": "<i4",
-    "DT_INT64": "<i8", "DT_UINT8": "|u1", "DT_UINT16": "<u2", "DT_UINT32": "<u4", "DT_UINT64": "<u8", "DT_BOOL": "|b1",
-    "DT_COMPLEX64": "<c8", "DT_COMPLEX128": "<c16", "DT_STRING": "|O",
-}  # fmt: skip
+_DTYPES = {name: np.dtype(text) for name, text in NUMPY_TYPES.items() if text != "bfloat16"}
 _STRING = "DT_STRING"
 
 
@@ -49,7 +46,7 @@ def numpy_dtype(type_name: str) -> "np.dtype[Any]":
         bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
         return bfloat16
     try:
-        return np.dtype(_NUMPY_OF_TYPE[type_name])
+        return _DTYPES[type_name]
     except KeyError:
         raise InvalidInput(f"tensors of type {type_name} cannot be sent or read here") from None
 
@@ -60,8 +57,8 @@ def type_name_of(array: Array) -> str:
         return _STRING
     if array.dtype.name == "bfloat16":
         return "DT_BFLOAT16"
-    for name, text in _NUMPY_OF_TYPE.items():
-        if array.dtype == np.dtype(text):
+    for name, dtype in _DTYPES.items():
+        if array.dtype == dtype:
             return name
     raise InvalidInput(f"arrays of {array.dtype.name} cannot be sent")
 

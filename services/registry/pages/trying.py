@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from numpy.typing import NDArray
 
 from common.errors import DataLoss, HeadraceError, InvalidInput
 from common.eventlog.tfrecord import cut
@@ -17,6 +16,7 @@ from common.registry.catalog import JsonMap, Version
 from common.saved_model.contract import tensors
 from common.saved_model.graph import Tensor
 from common.schema import Feature, Schema
+from common.tensors import values_of
 from protos import tfserving_pb2, warmup_pb2
 from services.registry.pages.reading import Place, Reading
 
@@ -30,15 +30,7 @@ _PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNgAAAAAgAB5Sfe/AAAAABJRU5ErkJggg=="
 )
 """A PNG of one black dot."""
-_TYPED: Mapping[int, tuple[str, str]] = {
-    tfserving_pb2.DT_FLOAT: ("<f4", "float_val"), tfserving_pb2.DT_DOUBLE: ("<f8", "double_val"),
-    tfserving_pb2.DT_INT8: ("<i1", "int_val"), tfserving_pb2.DT_UINT8: ("<u1", "int_val"),
-    tfserving_pb2.DT_INT16: ("<i2", "int_val"), tfserving_pb2.DT_UINT16: ("<u2", "int_val"),
-    tfserving_pb2.DT_INT32: ("<i4", "int_val"), tfserving_pb2.DT_UINT32: ("<u4", "uint32_val"),
-    tfserving_pb2.DT_INT64: ("<i8", "int64_val"), tfserving_pb2.DT_UINT64: ("<u8", "uint64_val"),
-    tfserving_pb2.DT_BOOL: ("?", "bool_val"), tfserving_pb2.DT_STRING: ("O", "string_val"),
-}  # fmt: skip
-"""{DataType: (numpy's type, where a TensorProto has typed values)}."""
+_NOT_IN_JSON = ("DT_COMPLEX64", "DT_COMPLEX128", "DT_BFLOAT16")
 Inputs = Mapping[str, Tensor]
 
 
@@ -109,16 +101,12 @@ def _of_its_round(reading: Reading, version: Version, signature: str) -> JsonMap
 
 def _first(proto: tfserving_pb2.TensorProto) -> object:
     """The first row as JSON. Raises KeyError, ValueError or IndexError where there is none."""
-    kind, field = _TYPED[proto.dtype]
+    name = tfserving_pb2.DataType.Name(proto.dtype)
     shape = [dim.size for dim in proto.tensor_shape.dim]
-    if math.prod(shape) > _MOST_VALUES:
-        raise ValueError("it is too long to be read on a page")
-    values: NDArray[Any]
-    if proto.tensor_content and kind != "O":
-        values = np.frombuffer(proto.tensor_content, kind)
-    else:
-        values = np.array(list(getattr(proto, field)), kind)
-        values = np.append(values, [values[-1:]] * max(0, math.prod(shape) - len(values)))
+    if math.prod(shape) > _MOST_VALUES or name in _NOT_IN_JSON:
+        raise ValueError("it is too long to be read on a page, or of a type that JSON has not")
+    values = values_of(name, proto)
+    values = values[np.minimum(np.arange(math.prod(shape)), len(values) - 1)]  # the last one stands for those left out
     row = values.reshape(shape)[0] if shape else values[0]
     return _json(row)
 

@@ -20,9 +20,10 @@ from common.examples.naming import name_of_alias
 from common.feature_keys import Scalar
 from common.kinds import ITEM_BYTES, MAX_VALUES, too_wide
 from common.schema import PADDING, Feature
+from common.tensors import NUMPY_TYPES
 from services.serving.batching.class_words import ClassWords
 from services.serving.wire.codes import Code
-from services.serving.wire.prediction import NUMPY_TYPES, Arrays, RequestFailed, check_filled, invalid
+from services.serving.wire.prediction import Arrays, RequestFailed, check_filled, invalid
 from services.serving.wire.replica_state import Signature
 
 _TENSORFLOW_TYPES = {"float32": "DT_FLOAT", "int64": "DT_INT64", "string": "DT_STRING", "bytes": "DT_STRING"}

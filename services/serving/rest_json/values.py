@@ -13,9 +13,10 @@ import numpy as np
 import orjson
 
 from common.counted import counted
+from common.tensors import NUMPY_TYPES
 from services.serving.rest_json.numbers import float_text
 from services.serving.wire.codes import Code
-from services.serving.wire.prediction import NUMPY_TYPES, RequestFailed, invalid
+from services.serving.wire.prediction import RequestFailed, invalid
 from services.serving.wire.replica_state import TensorSpec
 
 _SHOWN_CHARACTERS = 256

@@ -12,12 +12,12 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from common.examples.naming import numbers_of_words
+from common.tensors import NUMPY_TYPES
 from protos import example_pb2, queue_pb2, tfserving_pb2
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
 from services.serving.wire.limits import Limits
 from services.serving.wire.prediction import (
-    NUMPY_TYPES,
     RequestFailed,
     invalid,
     meant_signature,

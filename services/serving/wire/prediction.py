@@ -12,6 +12,7 @@ import numpy as np
 from common.errors import InvalidInput
 from common.examples.naming import numbers_of_words, under_names
 from common.suggestions import did_you_mean
+from common.tensors import NUMPY_TYPES
 from protos import queue_pb2
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
@@ -19,13 +20,6 @@ from services.serving.wire.replica_state import Signature, TensorSpec
 
 Arrays = Mapping[str, np.ndarray]
 
-NUMPY_TYPES = {
-    "DT_FLOAT": "<f4", "DT_DOUBLE": "<f8", "DT_HALF": "<f2", "DT_INT8": "|i1", "DT_INT16": "<i2", "DT_INT32": "<i4",
-    "DT_INT64": "<i8", "DT_UINT8": "|u1", "DT_UINT16": "<u2", "DT_UINT32": "<u4", "DT_UINT64": "<u8", "DT_BOOL": "|b1",
-    "DT_COMPLEX64": "<c8", "DT_COMPLEX128": "<c16", "DT_STRING": "|O",
-    "DT_BFLOAT16": "bfloat16",
-}  # fmt: skip
-"""TensorFlow's type name -> numpy's type string, for the types that the queue carries."""
 MOST_FILLED_BYTES = 1 << 30
 """Of an input, in what a call of the model takes."""
 _STRINGS = "O"

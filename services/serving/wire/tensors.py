@@ -13,28 +13,18 @@ from typing import Any
 
 import numpy as np
 
+from common.tensors import NUMPY_TYPES, TYPED_FIELDS, WIRE_TYPES
 from protos import queue_pb2, tfserving_pb2
 from services.serving.wire.codes import Code
-from services.serving.wire.prediction import NUMPY_TYPES, RequestFailed, invalid
+from services.serving.wire.prediction import RequestFailed, invalid
 
-_TYPED_FIELDS = {
-    "DT_FLOAT": "float_val", "DT_DOUBLE": "double_val", "DT_HALF": "half_val", "DT_INT8": "int_val",
-    "DT_INT16": "int_val", "DT_INT32": "int_val", "DT_UINT8": "int_val", "DT_UINT16": "int_val",
-    "DT_INT64": "int64_val", "DT_BOOL": "bool_val", "DT_UINT32": "uint32_val", "DT_UINT64": "uint64_val",
-    "DT_STRING": "string_val", "DT_BFLOAT16": "half_val", "DT_COMPLEX64": "scomplex_val",
-    "DT_COMPLEX128": "dcomplex_val",
-}  # fmt: skip
 _NAMES = {number: name for name, number in tfserving_pb2.DataType.items()}
-_NUMPY_DTYPES = {name: np.dtype(NUMPY_TYPES[name]) for name in _TYPED_FIELDS}
+_NUMPY_DTYPES = {name: np.dtype(text) for name, text in NUMPY_TYPES.items()}
 _STRING_DTYPE = "O"
-_CODES = {name: NUMPY_TYPES[name].removeprefix("|O") or _STRING_DTYPE for name in _TYPED_FIELDS}
+_CODES = {name: text.removeprefix("|O") or _STRING_DTYPE for name, text in NUMPY_TYPES.items()}
 TYPE_OF_CODE = {code: name for name, code in _CODES.items()}
 """The queue's dtype -> TensorFlow's type name."""
-_WIRE_DTYPES = _NUMPY_DTYPES | {
-    "DT_HALF": np.dtype("<u2"), "DT_BFLOAT16": np.dtype("<u2"),
-    "DT_COMPLEX64": np.dtype("<f4"), "DT_COMPLEX128": np.dtype("<f8"),
-}  # fmt: skip
-"""The type of the numbers in the typed field."""
+_WIRE_DTYPES = {name: np.dtype(text) for name, text in WIRE_TYPES.items()}
 _MAX_ELEMENTS = 1 << 28
 """A larger shape is refused before memory is taken for it."""
 _LAST_VARINT_SHIFT = 28
@@ -105,7 +95,7 @@ def read_tensor_proto(alias: str, proto: tfserving_pb2.TensorProto, tensor: queu
     empty strings, and what the shape does not hold is left out. Raises RequestFailed: the values do not fit the shape,
     or the type cannot be carried."""
     name = _NAMES.get(proto.dtype, "")
-    field = _TYPED_FIELDS.get(name)
+    field = TYPED_FIELDS.get(name)
     if field is None:
         if proto.dtype == tfserving_pb2.DT_INVALID or not name:
             raise _unparsable(alias)
@@ -192,4 +182,4 @@ def write_tensor_proto(tensor: queue_pb2.Tensor, proto: tfserving_pb2.TensorProt
     if tensor.dtype == _STRING_DTYPE:
         proto.string_val.extend(tensor.strings)
         return
-    getattr(proto, _TYPED_FIELDS[name]).extend(np.frombuffer(tensor.data, _WIRE_DTYPES[name]).tolist())
+    getattr(proto, TYPED_FIELDS[name]).extend(np.frombuffer(tensor.data, _WIRE_DTYPES[name]).tolist())

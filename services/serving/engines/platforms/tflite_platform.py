@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
+from common.tensors import NUMPY_TYPES
 from services.serving.engines.platforms.loading import LoadedModel, LoadRequest
 from services.serving.wire.codes import Code
 from services.serving.wire.keys import DEFAULT_SIGNATURE
-from services.serving.wire.prediction import NUMPY_TYPES, Arrays, RequestFailed, invalid
+from services.serving.wire.prediction import Arrays, RequestFailed, invalid
 from services.serving.wire.replica_state import Signature, TensorSpec
 
 FILE_NAME, SUFFIX = "model.tflite", ".tflite"

@@ -69,4 +69,4 @@ def _cell(value: object) -> str:
 
 
 def number_of(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, int | float) else "-"
+    return f"{value:,.4g}" if isinstance(value, int | float) else "-"

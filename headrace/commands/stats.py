@@ -10,6 +10,7 @@ from common.errors import InvalidInput, NotFound
 from common.statistics.distances import DRIFTS
 from common.suggestions import there_is_no
 from headrace.client.platform import Client
+from headrace.commands.evaluation_tables import number_of
 from headrace.commands.look import reference
 from headrace.commands.model_files import version_number
 from headrace.commands.session import Session, print_table
@@ -143,9 +144,9 @@ def _of_requests(url: str, model: str, last: int) -> Mapping[str, Any]:
 def _print_fields(title: str, fields: Mapping[str, Any]) -> None:
     rows = [
         [
-            field, f"{counts['examples']:,}", f"{counts['missing']:,}", _number(counts.get("distinct")),
-            _number(counts.get("min")), _number(counts.get("mean")), _number(_median(counts)),
-            _number(counts.get("max")), _words(counts),
+            field, f"{counts['examples']:,}", f"{counts['missing']:,}", number_of(counts.get("distinct")),
+            number_of(counts.get("min")), number_of(counts.get("mean")), number_of(_median(counts)),
+            number_of(counts.get("max")), _words(counts),
         ]
         for field, counts in fields.items()
     ]  # fmt: skip
@@ -156,8 +157,8 @@ def _print_fields(title: str, fields: Mapping[str, Any]) -> None:
 def _print_distances(title: str, distances: Mapping[str, Any], lines: Sequence[str]) -> None:
     rows = [
         [
-            field, apart.get("drift") or _difference(apart), _number(apart.get("psi")),
-            _number(apart.get("jensen_shannon")), _number(apart.get("wasserstein")),
+            field, apart.get("drift") or _difference(apart), number_of(apart.get("psi")),
+            number_of(apart.get("jensen_shannon")), number_of(apart.get("wasserstein")),
             " -> ".join(f"{share:.1%}" for share in apart.get("missing", ())) or "-",
         ]
         for field, apart in sorted(distances.items(), key=lambda item: -item[1].get("psi", 0.0))
@@ -182,7 +183,3 @@ def _words(counts: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{word} {count / counts['values']:.0%}" for word, count in islice(counts.get("top", ()), _SHOWN_WORDS)
     )
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.4g}"

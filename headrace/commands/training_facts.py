@@ -5,6 +5,7 @@ from typing import Any
 
 from common.counted import counted
 from common.registry.catalog import Version
+from headrace.commands.evaluation_tables import number_of
 from headrace.commands.session import print_table
 
 _SHOWN_EVALUATIONS = 20
@@ -65,14 +66,10 @@ def print_evaluations(version: Version) -> None:
     names = list(dict.fromkeys(name for evaluation in found for name in evaluation["metrics"]))
     if found:
         rows = [
-            [f"{evaluation['step']:,}", *(_number(evaluation["metrics"].get(name)) for name in names)]
+            [f"{evaluation['step']:,}", *(number_of(evaluation["metrics"].get(name)) for name in names)]
             for evaluation in found
         ]
         print_table("", (">step", *(f">{name}" for name in names)), rows)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.5g}"
 
 
 def not_finite(failure: Mapping[str, Any]) -> list[str]:

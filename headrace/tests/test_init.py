@@ -273,8 +273,10 @@ def test_lists_in_lists_keep_their_shape(tmp_path: Path) -> None:
         {"table": [[n, 1], [2, 3]], "visits": [["a"], [], ["b", "c"]], "pairs": [[n, 1]] * (n % 3), "y": n % 2}
         for n in range(20)
     ]
+    rows = [row | {"singles": [[n]] * (n % 3)} for n, row in enumerate(rows)]
     _, schema, definition = made(tmp_path, "lists.ndjson", b"\n".join(map(orjson.dumps, rows)))
-    shapes = {"table": (2, 2), "visits": (None, None), "visits_row_lengths": (None,), "pairs": (None, 2)}
+    shapes: dict[str, Any] = {"table": (2, 2), "visits": (None, None), "visits_row_lengths": (None,)}
+    shapes |= {"pairs": (None, 2), "singles": (None, 1)}
     assert {feature.name: feature.shape for feature in schema.features} == shapes
     assert set(definition.features) == {"table", "visits", "visits_vector"}
 

@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 import headrace
-from common.errors import InvalidInput
+from common.errors import InvalidInput, NotFound
 from headrace.tests.answering_server import MODEL, STREAM, VERSION, Server, at
 
 pytestmark = pytest.mark.usefixtures("warm_python")
@@ -47,6 +47,8 @@ def test_a_dataframe_becomes_a_model_that_answers() -> None:
 
 
 def test_versions_and_events_are_frames(server: Server) -> None:
+    with pytest.raises(NotFound, match="/no/such/folder"):
+        headrace.connect("/no/such/folder")
     hr = headrace.connect(addresses=at(server.url))
     server.will_answer(200, MODEL)
     model = hr.model("m")

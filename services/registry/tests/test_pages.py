@@ -562,7 +562,7 @@ def test_a_versions_page_lists_its_signatures_and_offers_a_picture_to_one_that_t
     image = {"format": "png", "height": 8, "width": 8, "channels": 1}
     picture = {"name": "picture", "dtype": "bytes", "image": image}
     raw = {"name": "raw", "dtype": "bytes", "tensor": {"dtype": "float32", "shape": [2]}}
-    features = [{"name": "x", "dtype": "float32"}, picture, raw]
+    features = [{"name": "x", "dtype": "float32"}, picture, raw, {"name": "grid", "dtype": "int64", "shape": [2, 3]}]
     catalog.register_stream("pictures", json.dumps({"features": features, "labels": SCHEMA["labels"]}))
     takes = saved_model(inputs={"picture": ("DT_STRING", (-1, 3))}, outputs={"y": ("DT_STRING", (-1, 3))})
     contents = {"saved_model/saved_model.pb": takes}
@@ -575,7 +575,7 @@ def test_a_versions_page_lists_its_signatures_and_offers_a_picture_to_one_that_t
     assert told["warnings"] == ["x is <b>odd</b>"]
     schema = Schema.from_json(catalog.get_stream("pictures").schema_json)
     offered = {feature.name: example_of(feature) for feature in schema.features}
-    assert offered["x"] == 0.0
+    assert (offered["x"], offered["grid"]) == (0.0, [[0, 0, 0], [0, 0, 0]])
     assert base64.b64decode(cast("dict[str, str]", offered["picture"])["b64"]).startswith(b"\x89PNG")
     assert offered["raw"] == {"b64": base64.b64encode(bytes(8)).decode()}
 

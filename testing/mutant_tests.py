@@ -77,8 +77,9 @@ class Judge:
         for name in items:
             files[name.partition("::")[0]].append(name)
         print(f"{len(items)} tests in {len(files)} files, {len(self._sample)} mutants", flush=True)
+        known = {line["test"] for line in self._kept.lines("tests.jsonl")}
         for file, names in reversed(files.items()):  # the longest last
-            self._look(session, file, names)
+            self._look(session, file, [name for name in names if name not in known])
         judged = {line["mutant"] for line in self._kept.lines("verdicts.jsonl")}
         for number in sorted(range(len(self._sample)), key=lambda number: self._sample[number].key in judged):
             self._judge(session, number, items)
@@ -90,8 +91,6 @@ class Judge:
     def _look(self, session: pytest.Session, file: str, names: list[str]) -> None:
         """Which mutants the tests of a file reach."""
         with self._kept.claimed(file) as is_ours:
-            known = {line["test"] for line in self._kept.lines("tests.jsonl")}
-            names = [name for name in names if name not in known]
             if not is_ours or self._is_late() or not names:
                 return
             self._switches.turn_on(None)

@@ -2,7 +2,7 @@
 
 Draws mutants of the product code below each folder by seed, the same after an edit elsewhere: a comparison, operator,
 number, truth value, condition or call is changed. A copy of the tracked files has all of them, each behind a switch,
-and its tests run twice: once with every switch off, to see which tests come to which switch, in whatever process; then
+and its tests run twice: once with every switch off, to see which tests come to which switch, in any process; then
 for each mutant the quickest of the tests that reach it, those of its own module and service first, until one fails. A
 failure counts where the same test passes without the mutant. Every run is a fork of a process that has collected.
 
@@ -256,7 +256,7 @@ def report(kept: Kept, sample: list[Mutant]) -> None:
     reached = {key for line in tests for key in line["reached"]}
     at_import = {key for line in kept.lines("imports.jsonl") for key in line["mutants"]}
     caught = {line["mutant"] for line in verdicts if line["caught_by"]}
-    judged = {line["mutant"] for line in verdicts}
+    judged = caught | {line["mutant"] for line in verdicts if line["tests"]}
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for mutant in sample:
         verdict = "caught" if mutant.key in caught else "survived" if mutant.key in judged else "not judged"

@@ -67,6 +67,7 @@ def test_a_first_round_registers_a_version_whose_counts_add_up(exported: Platfor
         "statistics",
         "tensorboard",
     }
+    assert all(progress.loss for progress in platform.trained_blocks())
     devices = [dict(device) for progress in platform.trained_blocks() for device in progress.devices]
     assert {device["device"] for device in devices} == {"CPU:0"}
     assert all(0 < device["memory_bytes"] <= device["peak_bytes"] for device in devices)

@@ -22,6 +22,7 @@ from testing.mutants import KEEP, UNTIL, Kept, Mutant
 
 _MOST_SECONDS, _MOST_TESTS = 25.0, 25
 """Of the tests of a mutant, as long as they took without it."""
+_MOST_DOUBTFUL = 3
 _TEST_SECONDS = 120.0
 """Of a test whose time is not known yet."""
 _PATIENCE_SECONDS = 20.0
@@ -132,6 +133,8 @@ class Judge:
                     caught_by = suspect
                     break
                 doubtful.add(suspect)  # it fails anyway: the machine was busy, or it needs the tests before it
+                if len(doubtful) == _MOST_DOUBTFUL:
+                    break
             if not reaching:
                 return
             self._kept.add(

@@ -233,6 +233,9 @@ def test_lockstep_leaves_odd_forms_to_the_codec() -> None:
     nine_bytes = Example.FromString(good)
     nine_bytes.features.feature["late"].int64_list.value[:] = [2**56]
     assert passed_by_lockstep(SCALAR_CODEC, [nine_bytes.SerializeToString()]) == [False]
+    bounded = SCALARS.to_mapping() | {"labels": [{"name": "late", "dtype": "int64", "min": 0, "max": 10_000}]}
+    nine_bytes.features.feature["late"].int64_list.value[:] = [2**14]
+    assert passed_by_lockstep(ExampleCodec(Schema.from_mapping(bounded)), [nine_bytes.SerializeToString()]) == [False]
 
 
 def test_lockstep_works_across_its_blocks() -> None:

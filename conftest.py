@@ -22,19 +22,18 @@ os.environ.pop("LD_PRELOAD", None)  # `make test` gives this process jemalloc: w
 settings.register_profile("busy", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 _LONGEST = (
-    "test_demo.py", "test_loop.py", "test_models.py", "test_operating.py", "test_teams.py", "test_tutorial.py",
-    "test_attacks.py", "test_manager.py", "test_rounds.py", "test_programs.py", "test_modules.py",
-    "test_pages_in_a_browser.py", "test_hosts.py", "test_engine_choice.py", "test_kafka_log.py", "test_model_fn.py",
-    "test_warm_rounds.py",
-    "test_backpressure.py", "test_clusters.py", "test_standalone.py", "test_states.py", "test_asynchronous.py",
-    "test_bad_redis.py", "test_contract.py", "test_planner.py", "test_platforms.py", "test_postgres.py",
-    "test_module_rounds.py", "test_lists_of_lists.py", "test_estimators.py", "test_own_export.py", "test_heads.py",
-    "test_blobs_elsewhere.py", "test_workers.py", "test_pages.py", "test_load_model.py", "test_summaries.py",
-    "test_gradient_check.py", "test_recurrent.py", "test_own_losses.py", "test_many_models.py", "test_recovery.py",
-    "test_shared_keys.py", "test_engine_faults.py", "test_cluster.py",
+    "test_models.py", "test_operating.py", "test_kafka_log.py", "test_loop.py", "test_demo.py", "test_tutorial.py",
+    "test_teams.py", "test_engine_choice.py", "test_attacks.py", "test_pages_in_a_browser.py", "test_manager.py",
+    "test_rounds.py", "test_programs.py", "test_modules.py", "test_hosts.py", "test_model_fn.py",
+    "test_warm_rounds.py", "test_backpressure.py", "test_clusters.py", "test_standalone.py", "test_states.py",
+    "test_asynchronous.py", "test_bad_redis.py", "test_contract.py", "test_planner.py", "test_platforms.py",
+    "test_postgres.py", "test_module_rounds.py", "test_lists_of_lists.py", "test_estimators.py", "test_own_export.py",
+    "test_heads.py", "test_blobs_elsewhere.py", "test_workers.py", "test_pages.py", "test_load_model.py",
+    "test_summaries.py", "test_gradient_check.py", "test_recurrent.py", "test_own_losses.py", "test_many_models.py",
+    "test_recovery.py", "test_shared_keys.py", "test_engine_faults.py", "test_cluster.py",
 )  # fmt: skip
-"""Each takes thirteen seconds or more (`testing/seconds.py` shows it), the longest first. A long file that begins last
-keeps a worker busy when the others are done."""
+"""Each takes thirteen seconds or more (`testing/seconds.py` shows it), the longest first; those of _TOGETHER, which go
+with their first, are at its place. A long file that begins last keeps a worker busy when the others are done."""
 _TOGETHER = {
     "kafka_address": (
         "common/eventlog/tests/test_contract.py", "common/eventlog/tests/test_kafka_log.py",

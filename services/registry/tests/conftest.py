@@ -11,7 +11,7 @@ from typing import cast
 import httpx
 import pytest
 from playwright.sync_api import Browser
-from sqlalchemy import Connection, Dialect, Engine, event
+from sqlalchemy import Engine, event
 
 from common.registry.client import RegistryClient
 from services.registry.catalog import Catalog
@@ -20,8 +20,11 @@ from services.registry.tests.building import LIMITS, Clock, leadership_of, new_c
 from services.registry.tests.seeing import Shown, browsing
 from testing import plain_http
 from testing.browser import chromium
+from testing.compiled_once import share_what_is_compiled
 from testing.postgres_server import PostgresServer
 from testing.registry_server import RegistryServer
+
+share_what_is_compiled()
 
 
 @pytest.fixture
@@ -47,25 +50,6 @@ def new_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("catalog")
     new_catalog(folder, Clock()).close()
     return folder
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _compiled_once() -> Iterator[None]:
-    """SQLAlchemy compiles each statement once for an engine. The engines of these tests, one a catalog, share what has
-    been compiled, and the dialect by which it is looked up."""
-    dialects: dict[str, Dialect] = {}
-    compiled: dict[object, object] = {}
-
-    def share(connection: Connection) -> None:
-        engine = connection.engine
-        dialect = dialects.setdefault(engine.dialect.name, engine.dialect)
-        if engine.dialect is not dialect:
-            engine.dialect = connection.dialect = dialect
-            engine.update_execution_options(compiled_cache=compiled)
-
-    event.listen(Engine, "engine_connect", share)
-    yield
-    event.remove(Engine, "engine_connect", share)
 
 
 @pytest.fixture

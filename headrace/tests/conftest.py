@@ -1,5 +1,6 @@
 """Stand-ins for the four services: real processes with real doors and signals, without what the services do."""
 
+import functools
 import json
 import os
 import subprocess
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer.main
+import typer.testing
 
 from headrace.local.launcher import Launcher
 from headrace.places import PlatformState, ProcessState, write_state
@@ -46,6 +49,14 @@ _FAKE_SERVICE = textwrap.dedent(
     server.serve_forever()
     """
 )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_tree_of_commands() -> Iterator[None]:
+    """typer makes its commands anew for each call of a test, which is half of what a call takes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", functools.cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,8 @@ _MOST_RECORDED = 32
 _SEED = 20
 _HUGE = 2**40
 _BLOCKS = 7
-_BLOCK_SECONDS = 0.01
+_BLOCK_SECONDS = 0.003
+"""A load waits for all of them, once for each engine, signature and size of batch."""
 _LONGEST_PROBLEM = 400
 
 

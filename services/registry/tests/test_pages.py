@@ -351,7 +351,7 @@ def test_a_change_is_confirmed_with_what_it_will_do_and_stands_in_the_history(
     assert catalog.get_model("m").aliases["production"] == 1
     back = seen(browser.get("/models/m?done=rollback"))
     assert "Production has moved back." in back.text
-    assert "bad fares" in back.text
+    assert "ada rollback 1 bad fares" in back.text
     (entry, *_) = catalog.history(model="m")
     assert (entry.action, entry.by, entry.reason) == ("rollback", "ada", "bad fares")
     promote = "/models/m/versions/2/do/promote"

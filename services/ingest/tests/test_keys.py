@@ -41,6 +41,9 @@ def test_the_oldest_keys_are_forgotten_past_the_count() -> None:
     for offset, key in enumerate(keys):
         window.learn("flights", "examples.flights", _record(offset, (key, 1)))
     assert [window.find("flights", key.key_digest) is not None for key in keys] == [False, False, True, True, True]
+    window.keep_answer("flights", keys[2], Answer(1, (), {0: 1}), schema_version=1)
+    window.learn("flights", "examples.flights", _record(5, (KEY, 1)))
+    assert [window.find("flights", key.key_digest) is not None for key in keys[2:]] == [True, False, True]
 
 
 def test_keys_are_forgotten_past_the_age() -> None:

@@ -39,6 +39,7 @@ _RANGE = 'input "x": the value is not from 0 to 28'
         (_RANGE, [[77.0]], 'input "x", row 0: the value 77.0 is not from 0 to 28'),
         (_RANGE, [[1.0], [2.0], [29.0], [4.0], [77.0]], 'input "x", row 2: the value 29.0 is not from 0 to 28'),
         (_RANGE, [[1.0, 2.0], [3.0, 77.0]], 'input "x", row 1: one of the values 3.0, 77.0 is not from 0 to 28'),
+        (_RANGE, [[77.0] * 11], f'input "x", row 0: one of the values {"77.0, " * 10}… is not from 0 to 28'),
         (
             'input "größe": the value is not in the vocabulary',
             [[1.0], [77.0]],

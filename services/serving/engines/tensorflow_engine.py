@@ -112,7 +112,7 @@ class TensorFlowEngine:
             self._program.fill_tables(self._session, directory)
 
     def values(self) -> Sequence[np.ndarray] | None:
-        """The values of its variables, in the same memory; None where it has more state than variables."""
+        """The values of its variables, copied; None where it has more state than variables."""
         if self._reader:
             self._reader.let_go()
         try:

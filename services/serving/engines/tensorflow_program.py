@@ -105,7 +105,9 @@ def _exchange_of(
         handle, dtype = operation.outputs[0], operation.get_attr("dtype")
         reads.append(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
         values.append(tf.compat.v1.placeholder(dtype))
-        assigned.append(tf.raw_ops.AssignVariableOp(resource=handle, value=values[-1]))
+        # A variable that has a value gets a copy of the next; a new variable takes the array's memory.
+        with tf.control_dependencies([tf.raw_ops.DestroyResourceOp(resource=handle)]):
+            assigned.append(tf.raw_ops.AssignVariableOp(resource=handle, value=values[-1]))
     return [operation.name for operation in handles], reads, values, tf.group(*assigned)
 
 

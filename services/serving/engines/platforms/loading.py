@@ -37,7 +37,7 @@ class TakesStates(LoadedModel, Protocol):
         ...
 
     def values(self) -> Sequence[np.ndarray] | None:
-        """The values of its variables, in the same memory; None where it has more state than variables."""
+        """The values of its variables, copied; None where it has more state than variables."""
         ...
 
     def put(self, values: Sequence[np.ndarray]) -> None:

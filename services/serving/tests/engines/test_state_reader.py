@@ -148,6 +148,29 @@ def test_a_model_takes_a_version_at_a_pace_and_answers_as_that_version(same_prog
         assert other.run("serving_default", _X)["y"] == expected(3, 5)
 
 
+def test_values_are_taken_with_their_memory_also_where_there_are_values_already(tmp_path: Path) -> None:
+    module = tf.Module()
+    module.table = tf.Variable(_VALUES["table"])
+    predict = tf.function(lambda x: {"y": x * module.table}, input_signature=[tf.TensorSpec([], tf.float32, name="x")])
+    tf.saved_model.save(module, str(tmp_path), signatures=predict)
+    first = tensorflow_engine.load(tmp_path, EngineOptions())
+    other = first.beside()
+    for factor in (2, 3):
+        table = _aligned_copy(_VALUES["table"] * factor)
+        other.put([table])
+        table += 1  # as the next version does, while nobody calls the model
+        answer = other.run("serving_default", {"x": np.array(1, np.float32)})["y"]
+        np.testing.assert_array_equal(answer, _VALUES["table"] * factor + 1)
+
+
+def _aligned_copy(array: np.ndarray) -> np.ndarray:
+    room = np.empty(array.nbytes + 64, np.uint8)
+    begin = -room.ctypes.data % 64
+    copy = room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 def test_a_version_with_a_variable_of_another_shape_is_refused(same_program: Path) -> None:
     model = tensorflow_engine.load(same_program / "1", EngineOptions()).beside()
     with pytest.raises(RequestFailed, match="scale"):

@@ -30,6 +30,8 @@ from services.serving.wire.codes import Code
 from services.serving.wire.prediction import RequestFailed
 
 logger = logging.getLogger(__name__)
+SMALL_BYTES = 16 * 1024 * 1024
+"""Of a version's variables: up to here TensorFlow takes them at once."""
 _PIECE_BYTES = 256 * 1024
 _CHECKED_BYTES, _CHECKS_PER_READ = 1024 * 1024, 32
 """The checksum of a piece of memory takes 0.1 ms, and waits as long as a read of a 32nd of it."""

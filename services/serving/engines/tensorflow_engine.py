@@ -23,9 +23,9 @@ import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
 
-from common.process.pace import Pace
+from common.process.pace import UNLIMITED, Pace
 from services.serving.engines import onednn
-from services.serving.engines.state_reader import StateReader
+from services.serving.engines.state_reader import SMALL_BYTES, StateReader
 from services.serving.engines.tensorflow_program import Program
 from services.serving.options.model_options import GPU, DeviceName, EngineOptions
 from services.serving.wire.codes import Code
@@ -225,6 +225,11 @@ def load(directory: Path, options: EngineOptions, *, is_cautious: bool = False) 
             return _load(directory, "", DEFAULT_EXECUTOR, options)
 
 
+def _is_large(directory: Path) -> bool:
+    """Then its values go into memory that those of a later version overwrite: new memory takes longer than a read."""
+    return sum(file.stat().st_size for file in (directory / "variables").glob("*")) > SMALL_BYTES
+
+
 @contextlib.contextmanager
 def _failures(directory: Path) -> Iterator[None]:
     try:
@@ -276,7 +281,7 @@ def _load(directory: Path, executor_type: str, kind: str, options: EngineOptions
     shown = ", ".join([kind, *(["oneDNN"] if onednn.is_on() else []), *without])
     engine = TensorFlowEngine(Program(directory, options.saved_model_tags, config), shown, thread_pool=pool)
     try:
-        engine.take(directory)
+        engine.take(directory, UNLIMITED if _is_large(directory) else None)
     except BaseException:
         engine.close()
         raise

@@ -27,6 +27,7 @@ from common.process.scheduling import LoadPriority
 from services.serving.batching.input_contract import InputContract
 from services.serving.batching.merge import Batcher
 from services.serving.engines.platforms.loading import LoadedModel, TakesStates
+from services.serving.engines.state_reader import SMALL_BYTES
 from services.serving.engines.warm_up import dependent_signatures, warm_up
 from services.serving.options.model_options import ModelOptions
 from services.serving.runner.places import Parked, Place, SharedSession
@@ -37,9 +38,6 @@ from services.serving.wire.prediction import RequestFailed
 logger = logging.getLogger(__name__)
 _DEPENDENT = "rows of {} depend on each other (output {}): each request is a call of its own"
 _STATE_FOLDER = "variables"
-_SMALL_BYTES = 16 * 1024 * 1024
-"""Of a version's variables: up to here two spare copies are kept, since a version may come while the one before it is
-being swapped in, and a copy is made ahead of the next version, since that takes half a second or more."""
 _FASTEST_BYTES_PER_SECOND, _SLOWEST_BYTES_PER_SECOND, _MOST_TAKE_SECONDS = 1e9, 1e8, 10.0
 """A second's 100 MB take a twentieth of a core. Large states are not slower than these seconds."""
 _OWN_SESSIONS = 3
@@ -235,7 +233,7 @@ def copy_of(origin: LoadedModel) -> TakesStates:
 def pace_of(directory: Path) -> Pace | None:
     """How fast a version's variables are taken beside versions that answer. None: they are few, and taken at once."""
     size_bytes = _size_of(files_of_state(directory))
-    if size_bytes <= _SMALL_BYTES:
+    if size_bytes <= SMALL_BYTES:
         return None
     least = max(_SLOWEST_BYTES_PER_SECOND, size_bytes / _MOST_TAKE_SECONDS)
     return Pace(YieldingRate(max(_FASTEST_BYTES_PER_SECOND, least), least, share=_pressure().share))
@@ -248,7 +246,9 @@ def _pressure() -> CorePressure:
 
 
 def _is_small(held: Held) -> bool:
-    return _size_of(held.files) <= _SMALL_BYTES
+    """Of such versions two spare copies are kept, since a version may come while the one before it is being swapped in,
+    and a copy is made ahead of the next version, since that takes half a second or more."""
+    return _size_of(held.files) <= SMALL_BYTES
 
 
 def _size_of(files: _Files) -> int:

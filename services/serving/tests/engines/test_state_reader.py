@@ -11,7 +11,7 @@ import tensorflow as tf
 from common.process.pace import UNLIMITED, Pace
 from common.registry.patches import patch_beside, patch_between
 from services.serving.engines import tensorflow_engine
-from services.serving.engines.state_reader import StateReader
+from services.serving.engines.state_reader import SMALL_BYTES, StateReader
 from services.serving.options.model_options import EngineOptions
 from services.serving.tests.support.same_program import expected
 from services.serving.wire.codes import Code
@@ -161,6 +161,21 @@ def test_values_are_taken_with_their_memory_also_where_there_are_values_already(
         table += 1  # as the next version does, while nobody calls the model
         answer = other.run("serving_default", {"x": np.array(1, np.float32)})["y"]
         np.testing.assert_array_equal(answer, _VALUES["table"] * factor + 1)
+
+
+def test_a_large_model_that_was_loaded_takes_the_next_version_as_a_patch(tmp_path: Path) -> None:
+    module = tf.Module()
+    module.table = tf.Variable(tf.zeros([SMALL_BYTES // 4 + 1]))
+    predict = tf.function(lambda x: {"y": x * module.table[:2]}, [tf.TensorSpec([], tf.float32, name="x")])
+    for version in (1, 2):
+        module.table[0].assign(float(version))
+        tf.saved_model.save(module, str(tmp_path / str(version)), signatures=predict)
+    model = tensorflow_engine.load(tmp_path / "1", EngineOptions())
+    patch_beside(tmp_path / "2").write_bytes(patch_from(tmp_path / "1", tmp_path / "2"))
+    waited = [0.0]
+    model.take(tmp_path / "2", Pace(lambda: 1.0, now=lambda: 0.0, sleep=waited.append))
+    np.testing.assert_array_equal(model.run("serving_default", {"x": np.array(1, np.float32)})["y"], [2, 0])
+    assert waited[-1] < SMALL_BYTES / 8
 
 
 def _aligned_copy(array: np.ndarray) -> np.ndarray:

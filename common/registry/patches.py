@@ -155,8 +155,8 @@ def blocks_of(patch: bytes, size_bytes: int) -> tuple[NDArray[np.int64], NDArray
 
 
 def patch_beside(version: Path) -> Path:
-    """Where a replica keeps, beside the folder of a version, what its variables' file has that those of the versions
-    before it have not: a patch of each of their files."""
+    """Where a replica keeps the patch that makes the version's variables of those of any of the last versions: beside
+    the version's folder."""
     return version.with_name(f"{version.name}.patch")
 
 

@@ -5,8 +5,8 @@ TensorFlow's own restore operation takes a core for as long as the file is large
 has to clear. In a thread of low priority it would be worse: such a thread keeps Python's lock, or the kernel's for the
 process's memory, until it is given a core again, and every prediction waits for that.
 
-Where the memory has the values of one of the versions before, and a patch lies beside the version, the blocks that it
-changes are enough; the checksum over all of a variable's bytes says so.
+Where the memory has the values of an earlier version, and a patch lies beside the new version, only the changed blocks
+are written; then the checksum over all bytes of a variable decides whether it is read whole after all.
 """
 
 import logging
@@ -79,8 +79,8 @@ class StateReader:
         return self._kept
 
     def _patch(self, directory: Path, path: str, variables: Sequence[Variable]) -> bool:
-        """Makes of the last values, which may be those of any version, what the patch beside this makes of them; False
-        where there is none."""
+        """Writes the blocks of the patch beside the version over the last values, of any version; False
+        where there is no patch."""
         if not self._has_values:
             return False
         size_bytes = (directory / path).stat().st_size
@@ -89,7 +89,7 @@ class StateReader:
             if patch.stat().st_size > largest_patch_bytes(size_bytes):
                 return False
             places, blocks = blocks_of(patch.read_bytes(), size_bytes)
-        except (FileNotFoundError, DataLoss):
+        except (OSError, DataLoss):
             return False
         for variable, array in zip(variables, self._kept, strict=True):
             _overlay(array, places * BLOCK_BYTES - variable.offset, blocks)

@@ -2,9 +2,9 @@
 
     <data dir>/files/.<digest>.patch     of the file of that digest, until its version has a folder
 
-A patch makes a file of the newest file here. A runner that is to take a version holds the values of an older one, and
-takes the blocks that this changes alone (services/serving/engines/state_reader.py). After a start no patches are known,
-and a runner reads its first versions whole.
+The registry's patch makes a file of the newest file here. A runner mostly holds the values of an older version, and
+takes only the changed blocks (services/serving/engines/state_reader.py). After a start no patches are known, and a
+runner reads its first versions whole.
 """
 
 import threading
@@ -37,7 +37,8 @@ class RecentPatches:
         if found == file.digest:
             whole = joined([*self._before(base_digest), patch], file.size_bytes)
             if whole is not None:
-                self._path(file.digest).write_bytes(whole)
+                with suppress(OSError):  # on a full disk the runner reads the file whole; it refuses a torn patch
+                    self._path(file.digest).write_bytes(whole)
             self._note(file.digest, base_digest, patch)
         return found
 

@@ -119,13 +119,16 @@ def test_of_a_version_with_a_patch_beside_it_the_changed_blocks_are_taken(tmp_pa
     assert waited <= whole / 8
 
 
-@pytest.mark.parametrize("patch", ["of_others", "damaged", "of_nothing"])
+@pytest.mark.parametrize("patch", ["of_others", "damaged", "of_nothing", "unreadable"])
 def test_a_patch_that_does_not_make_the_values_is_no_harm(tmp_path: Path, patch: str) -> None:
     first, second, third = (
         write(tmp_path / str(number), {**_VALUES, "table": _VALUES["table"] * number}) for number in (1, 2, 3)
     )
-    content = {"of_others": patch_from(third, third), "damaged": b"no patch", "of_nothing": b""}[patch]
-    patch_beside(second).write_bytes(content)
+    contents = {"of_others": patch_from(third, third), "damaged": b"no patch", "of_nothing": b""}
+    if patch in contents:
+        patch_beside(second).write_bytes(contents[patch])
+    else:
+        patch_beside(second).mkdir()
     reader = StateReader(["table"])
     reader.read(first, UNLIMITED)
     (table,) = reader.read(second, UNLIMITED) or []

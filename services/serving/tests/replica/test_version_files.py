@@ -130,6 +130,20 @@ def test_beside_a_version_lies_what_it_changes_of_each_of_the_versions_before_it
     assert len(list((tmp_path / "files").iterdir())) == 2
 
 
+def test_a_version_whose_patch_cannot_be_kept_is_fetched_all_the_same(tmp_path: Path, registry: Registry) -> None:
+    data = "saved_model/variables/variables.data-00000-of-00001"
+    for version in (1, 2):
+        registry.versions["m", version] = {
+            "saved_model/saved_model.pb": b"g",
+            data: bytes([version]) + bytes(_BIG_BYTES),
+        }
+    files = VersionFiles(tmp_path, registry)
+    files.fetch("m", 1)
+    content = registry.versions["m", 2][data]
+    (tmp_path / f"files/.{hashlib.sha256(content).hexdigest()}.patch").mkdir()  # no file can be written there
+    assert (files.fetch("m", 2) / data.removeprefix("saved_model/")).read_bytes() == content
+
+
 def cut(version: Path) -> None:
     (version / "variables/data").write_bytes(b"weigh")
 

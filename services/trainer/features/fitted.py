@@ -20,10 +20,12 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-from common.definition.features import FeatureSpec, Indicator, Numeric, Quantiles, Text, Vocabulary
+from common.definition.features import FeatureSpec, Indicator, Numeric, Quantiles
+from common.definition.identity import learned_words_of
 from common.errors import InvalidInput
 from services.trainer.features.frequencies import Frequencies
-from services.trainer.features.statistics import Boundaries, Moments, Statistics, known_words
+from services.trainer.features.statistics import Boundaries, Fitted, Moments, Statistics
+from services.trainer.features.words import Words
 
 FINGERPRINTS = 2**63 - 1
 _LEAST_CAPACITY = 4096
@@ -40,7 +42,7 @@ class FittedValues:
     """The variables of some features. Those of others, and words that the definition gives, are not there."""
 
     def __init__(self, specs: Mapping[str, FeatureSpec], names: Iterable[str], statistics: Statistics) -> None:
-        self._specs = {name: specs[name] for name in sorted(names) if _is_fitted(specs[name])}
+        self._specs = {name: specs[name] for name in sorted(names) if name in statistics}
         self._by_path = {path: fitted_variable(path, array) for path, array in self._arrays(statistics).items()}
 
     @property
@@ -64,7 +66,7 @@ class FittedValues:
         return {
             f"{name}/{part}": array
             for name, spec in self._specs.items()
-            for part, array in _arrays_of(spec, statistics).items()
+            for part, array in _arrays_of(spec, statistics[name]).items()
         }
 
 
@@ -119,35 +121,21 @@ def buckets(values: tf.Tensor, boundaries: tf.Tensor, count: tf.Tensor) -> tf.Te
     return tf.minimum(found, count)
 
 
-def _is_fitted(spec: FeatureSpec) -> bool:
-    if isinstance(spec, Numeric):
-        return spec.normalize != "none"
-    if isinstance(spec, Indicator):
-        return spec.counts == "tf_idf"
-    return isinstance(spec, Quantiles) or learned_vocabulary(spec) is not None
-
-
-def learned_vocabulary(spec: FeatureSpec) -> Vocabulary | None:
-    """Of a feature whose words rounds learn."""
-    words = spec.ids if isinstance(spec, Text) else spec
-    return words if isinstance(words, Vocabulary) and words.words is None else None
-
-
-def _arrays_of(spec: FeatureSpec, statistics: Statistics) -> Arrays:
-    vocabulary = learned_vocabulary(spec)
-    if vocabulary is not None:
-        words = known_words(vocabulary, statistics)
-        return word_arrays(words, capacity(len(words), vocabulary.max_words))
-    fitted = statistics[spec.name]
-    if isinstance(fitted, Moments) and isinstance(spec, Numeric):
-        is_zscore = spec.normalize == "zscore"
-        offset = fitted.mean if is_zscore else fitted.minimum
-        size = fitted.deviation if is_zscore else fitted.maximum - fitted.minimum
-        scale = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
-        return {"offset": offset.astype(np.float32), "scale": scale.astype(np.float32)}
-    if isinstance(fitted, Boundaries) and isinstance(spec, Quantiles):
-        boundaries = np.full((1 << (spec.quantiles - 1).bit_length()) - 1, np.inf, np.float32)
-        boundaries[: len(fitted.values)] = fitted.values
-        return {"boundaries": boundaries, "count": np.array(len(fitted.values), np.int32)}
-    assert isinstance(fitted, Frequencies)
-    return {"weights": fitted.weights}
+def _arrays_of(spec: FeatureSpec, fitted: Fitted) -> Arrays:
+    match spec, fitted:
+        case Numeric(), Moments():
+            is_zscore = spec.normalize == "zscore"
+            offset = fitted.mean if is_zscore else fitted.minimum
+            size = fitted.deviation if is_zscore else fitted.maximum - fitted.minimum
+            scale = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
+            return {"offset": offset.astype(np.float32), "scale": scale.astype(np.float32)}
+        case Quantiles(), Boundaries(values):
+            boundaries = np.full((1 << (spec.quantiles - 1).bit_length()) - 1, np.inf, np.float32)
+            boundaries[: len(values)] = values
+            return {"boundaries": boundaries, "count": np.array(len(values), np.int32)}
+        case Indicator(), Frequencies():
+            return {"weights": fitted.weights}
+    learned = learned_words_of(spec)
+    assert learned is not None, f"nothing is fitted of {spec.name}"
+    assert isinstance(fitted, Words)
+    return word_arrays(fitted.words, capacity(len(fitted.words), learned.max_words))

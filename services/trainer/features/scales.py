@@ -12,8 +12,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from common.definition.features import FeatureSpec, Numeric
+from services.trainer.features.fitting import shaped
 from services.trainer.features.plausible import plausible
-from services.trainer.features.statistics import Moments, Statistics, shaped
+from services.trainer.features.statistics import Moments, Statistics
 
 _JUMP = 100.0
 """Deviations of earlier rounds by which a block's mean or deviation has jumped."""

@@ -4,25 +4,21 @@ Fitted on trained examples, never on held-out ones, in float64 and in the round'
 statistics. Later rounds carry them and add to them, unless the definition says `update: false`.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 
-from common.definition.features import FeatureSpec, Indicator, Numeric, Quantiles, Text, Vocabulary
+from common.definition.features import FeatureSpec, Vocabulary
 from common.definition.identity import Learned, VariableMeaning, variables_of
 from common.definition.model import Definition
 from common.errors import DataLoss
-from common.schema import PADDING, Schema
-from services.trainer.features.cutting import pieces_of
-from services.trainer.features.frequencies import Frequencies, SeenTexts
+from common.schema import Schema
+from services.trainer.features.frequencies import Frequencies
 from services.trainer.features.plausible import FARTHEST, LARGEST, plausible
-from services.trainer.features.steps import applied
-from services.trainer.features.words import Seen, Words, grown
+from services.trainer.features.words import Words
 
 Arrays = Mapping[str, NDArray[np.generic]]
 _PREFIX = "statistics"
@@ -124,90 +120,7 @@ class Boundaries:
 Fitted = Moments | Words | Boundaries | Frequencies
 _KINDS: Mapping[str, type[Fitted]] = {"word_lengths": Words, "having": Frequencies, "boundaries": Boundaries}
 """By the part that tells it; else Moments."""
-_Fit = Numeric | Vocabulary | Quantiles | Indicator
 Statistics = Mapping[str, Fitted]
-
-
-class Fitting:
-    """Collects statistics over the blocks of a round; `result` merges them with the parent's."""
-
-    def __init__(self, specs: Mapping[str, FeatureSpec], schema: Schema, parent: Statistics) -> None:
-        self._parent = dict(parent)
-        self._specs = _fitted_specs(specs)
-        self._cuts = {spec.name: spec.cut for spec in specs.values() if isinstance(spec, Text)}
-        self._widths = {feature.name: feature.seen_count or 0 for feature in schema.features}
-        self._padded = {feature.name for feature in schema.features if feature.is_variable_length}
-        self._wanted = [spec for spec in self._specs if _is_wanted(spec, parent.get(spec.name))]
-        self._moments: dict[str, Moments] = {}
-        self._seen: dict[str, Seen] = {}
-        self._values: dict[str, list[NDArray[np.generic]]] = {}
-        self._texts = {spec.name: SeenTexts(_text_of(spec, specs)) for spec in _by_rarity(specs)}
-
-    @property
-    def needs_data(self) -> bool:
-        """False when everything is carried over from the parent, or full."""
-        return bool(self._wanted)
-
-    @property
-    def raw_names(self) -> set[str]:
-        """The raw features that `add` looks at."""
-        return {self._source(spec) for spec in self._wanted}
-
-    def _source(self, spec: _Fit) -> str:
-        return self._texts[spec.name].spec.of if isinstance(spec, Indicator) else spec.of
-
-    def add(self, raw: Mapping[str, NDArray[np.generic]]) -> None:
-        """Raw values of trained examples, by raw feature name, as features/parsing.py shapes them."""
-        for spec in self._wanted:
-            values = raw[self._source(spec)]
-            if isinstance(spec, Indicator):
-                self._texts[spec.name].add(values)
-                continue
-            if isinstance(spec, Numeric):
-                columns = shaped(spec, values.reshape(len(values), math.prod(values.shape[1:])))
-                known, parent = self._moments.get(spec.name), self._parent.get(spec.name)
-                before = known.merged(parent) if known and isinstance(parent, Moments) else known or parent
-                seen = Moments.of(columns, before if isinstance(before, Moments) else None)
-                self._moments[spec.name] = known.merged(seen) if known else seen
-                continue
-            if isinstance(spec, Quantiles):
-                self._values.setdefault(spec.name, []).append(values.reshape(-1))
-                continue
-            self._add_words(spec, values)
-
-    def _add_words(self, spec: Vocabulary, values: NDArray[np.generic]) -> None:
-        cut, count = self._cuts.get(spec.name), len(values)
-        rows = np.repeat(np.arange(count), math.prod(values.shape[1:]))
-        if cut:
-            pieces = pieces_of(cut, tf.constant(values.tolist(), tf.string, shape=values.shape))
-            values, rows = pieces.flat_values.numpy(), pieces.value_rowids().numpy()
-        words, kept = _texts(values, is_padded=spec.of in self._padded or cut is not None)
-        self._seen.setdefault(spec.name, Seen()).add(words, rows[kept], example_count=count)
-
-    def result(self) -> dict[str, Fitted]:
-        """Statistics for every feature that has any."""
-        fitted: dict[str, Fitted] = {}
-        for spec in self._specs:
-            before = self._parent.get(spec.name)
-            if spec not in self._wanted:
-                assert before is not None
-                fitted[spec.name] = before
-                if isinstance(before, Words) and isinstance(spec, Vocabulary):
-                    fitted[spec.name] = Words(before.words[: spec.max_words])
-            elif isinstance(spec, Numeric):
-                nothing = np.zeros((0, spec.width(self._widths[spec.of])))
-                seen = self._moments.get(spec.name, Moments.of(nothing))
-                fitted[spec.name] = before.merged(seen) if isinstance(before, Moments) else seen
-            elif isinstance(spec, Quantiles):
-                values = self._values.get(spec.name, [np.zeros(0)])
-                fitted[spec.name] = Boundaries.between(np.concatenate(values), spec.quantiles)
-            elif isinstance(spec, Indicator):
-                text, counted = self._texts[spec.name], before if isinstance(before, Frequencies) else None
-                fitted[spec.name] = text.result(counted, known_words(text.spec.ids, fitted))
-            else:
-                known = before if isinstance(before, Words) else None
-                fitted[spec.name] = grown(spec, known, self._seen.get(spec.name, Seen()))
-        return fitted
 
 
 def warnings_of(before: Statistics, after: Statistics) -> dict[str, str]:
@@ -265,46 +178,6 @@ def from_arrays(arrays: Arrays) -> dict[str, Fitted]:
     return fitted
 
 
-def shaped(spec: Numeric, values: NDArray[np.generic]) -> NDArray[np.float64]:
-    """As the transform does it, in float64."""
-    shaped = values.astype(np.float64)
-    if spec.clip is not None:
-        shaped = np.clip(shaped, *spec.clip)
-    shaped = np.sign(shaped) * np.log1p(np.abs(shaped)) if spec.log else shaped
-    return applied(spec.steps, tf.constant(shaped)).numpy() if spec.steps else shaped
-
-
-def _is_wanted(spec: _Fit, before: Fitted | None) -> bool:
-    """Whether a round adds to it: it is new, or updated and not full. Boundaries that values gave are never changed."""
-    if before is None:
-        return True
-    if isinstance(spec, Quantiles):
-        return isinstance(before, Boundaries) and not before.values
-    if isinstance(spec, Indicator):
-        return True
-    is_full = isinstance(before, Words) and isinstance(spec, Vocabulary) and len(before.words) >= spec.max_words
-    forgets = isinstance(spec, Vocabulary) and spec.forgetting is not None
-    return spec.update and (forgets or not is_full)
-
-
-def _fitted_specs(specs: Mapping[str, FeatureSpec]) -> list[_Fit]:
-    numerics = [spec for spec in specs.values() if isinstance(spec, Numeric) and spec.normalize != "none"]
-    words = [spec.ids if isinstance(spec, Text) else spec for spec in specs.values()]
-    vocabularies = [spec for spec in words if isinstance(spec, Vocabulary) and spec.words is None]
-    quantiles = [spec for spec in specs.values() if isinstance(spec, Quantiles)]
-    return [*numerics, *vocabularies, *quantiles, *_by_rarity(specs)]
-
-
-def _by_rarity(specs: Mapping[str, FeatureSpec]) -> list[Indicator]:
-    return [spec for spec in specs.values() if isinstance(spec, Indicator) and spec.counts == "tf_idf"]
-
-
-def _text_of(spec: Indicator, specs: Mapping[str, FeatureSpec]) -> Text:
-    text = specs[spec.of]
-    assert isinstance(text, Text)
-    return text
-
-
 def known_words(spec: FeatureSpec, statistics: Statistics) -> tuple[bytes, ...]:
     """In order of their ids: those that the definition gives, or those that were learned; of hashed ones none."""
     if not isinstance(spec, Vocabulary):
@@ -314,13 +187,3 @@ def known_words(spec: FeatureSpec, statistics: Statistics) -> tuple[bytes, ...]:
     fitted = statistics[spec.name]
     assert isinstance(fitted, Words)
     return fitted.words
-
-
-def _texts(values: NDArray[np.generic], *, is_padded: bool) -> tuple[list[bytes], NDArray[np.intp]]:
-    """Words of a raw feature and their places in it; in a padded one, without what stands for "nothing there"."""
-    flat = values.reshape(-1)
-    is_number = flat.dtype.kind in "iu"
-    padding = PADDING["int64"] if is_number else str(PADDING["string"]).encode()
-    kept = np.flatnonzero(flat != padding) if is_padded else np.arange(len(flat))
-    taken = flat[kept].tolist()
-    return ([b"%d" % value for value in taken] if is_number else taken), kept

@@ -30,7 +30,7 @@ from common.definition.features import (
 )
 from common.schema import Schema
 from services.trainer.features.cutting import listed, pieces_of
-from services.trainer.features.fitted import FittedValues, buckets, learned_vocabulary, word_arrays, word_ids
+from services.trainer.features.fitted import FittedValues, buckets, word_arrays, word_ids
 from services.trainer.features.parsing import Raw, is_padding
 from services.trainer.features.plausible import FARTHEST
 from services.trainer.features.statistics import Statistics, known_words
@@ -232,7 +232,7 @@ class Transform:
 
     def _known_ids(self, spec: Vocabulary, words: tf.Tensor) -> tf.Tensor:
         parts = ("fingerprints", "words", "ids")
-        if learned_vocabulary(spec):
+        if spec.words is None:
             return word_ids(words, *(self.fitted.of(spec.name, part) for part in parts))
         given = self._given_words[spec.name]
         return word_ids(words, *(tf.constant(given[part]) for part in parts))

@@ -24,7 +24,8 @@ from services.trainer.data.event_windows import EventWindows
 from services.trainer.data.labelling import Labelling
 from services.trainer.families.port import Carrying, Model
 from services.trainer.families.user_module import UserModule, load_user_module
-from services.trainer.features.statistics import Fitting, Statistics
+from services.trainer.features.fitting import Fitting
+from services.trainer.features.statistics import Statistics
 from services.trainer.learn import adapters, checkpoint
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.warm_start import Source, source_of_file, source_of_version

@@ -15,8 +15,8 @@ from services.trainer.export import saved_model as export
 from services.trainer.families.port import TrainingSet
 from services.trainer.families.trees import engine
 from services.trainer.families.trees.model import BOOSTER, TreesModel
+from services.trainer.features.fitting import Fitting
 from services.trainer.features.parsing import parse
-from services.trainer.features.statistics import Fitting
 from services.trainer.learn import checkpoint
 from services.trainer.learn.boosting import Boosting
 from services.trainer.protocol.messages import Done, Stopped

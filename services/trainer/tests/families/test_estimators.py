@@ -23,8 +23,8 @@ from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import TrainingSet
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.families.user_module import load_user_module
+from services.trainer.features.fitting import Fitting
 from services.trainer.features.parsing import parse
-from services.trainer.features.statistics import Fitting
 from services.trainer.learn.training import Training
 from services.trainer.tests.support.small_rounds import FEATURES, SCHEMA, definition, events, fresh_process, serialized
 

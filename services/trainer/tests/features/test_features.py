@@ -10,10 +10,8 @@ import tensorflow as tf
 from common.definition.feature_section import parse_features
 from common.schema import Schema
 from services.trainer.families.estimators.layers import Counts, EmbeddingTable
+from services.trainer.features.fitting import Fitting
 from services.trainer.features.parsing import absent_rows, parse
-from services.trainer.features.statistics import (
-    Fitting,
-)
 from services.trainer.features.transform import Transform
 from services.trainer.features.words import Words
 from services.trainer.tests.support.small_rounds import serialized

@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from common.definition.feature_section import parse_features
 from services.trainer.features.fitted import buckets, capacity
+from services.trainer.features.fitting import Fitting
 from services.trainer.features.parsing import parse
-from services.trainer.features.statistics import Fitting, Statistics
+from services.trainer.features.statistics import Statistics
 from services.trainer.features.transform import Transform
 from services.trainer.features.words import Words
 from services.trainer.tests.features.test_features import SCHEMA, example

@@ -8,16 +8,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from common.definition.feature_section import parse_features
+from services.trainer.features.fitting import Fitting
 from services.trainer.features.scales import Scales
-from services.trainer.features.statistics import (
-    Boundaries,
-    Fitted,
-    Fitting,
-    Moments,
-    from_arrays,
-    to_arrays,
-    warnings_of,
-)
+from services.trainer.features.statistics import Boundaries, Fitted, Moments, from_arrays, to_arrays, warnings_of
 from services.trainer.features.words import Words
 from services.trainer.tests.features.test_features import SCHEMA, example, transformed
 

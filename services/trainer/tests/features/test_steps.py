@@ -11,7 +11,8 @@ import tensorflow as tf
 from common.definition.feature_section import parse_features
 from common.definition.steps import STEPS, columns_after, read_steps
 from common.schema import Schema
-from services.trainer.features.statistics import Fitting, Moments
+from services.trainer.features.fitting import Fitting
+from services.trainer.features.statistics import Moments
 from services.trainer.features.steps import APPLY, applied
 from services.trainer.features.transform import Transform
 

@@ -12,8 +12,9 @@ from common.definition.feature_section import parse_features
 from common.definition.features import FeatureSpec
 from common.schema import Schema
 from services.trainer.families.estimators.layers import Counts
+from services.trainer.features.fitting import Fitting
 from services.trainer.features.frequencies import Frequencies
-from services.trainer.features.statistics import Fitting, Statistics, from_arrays, to_arrays
+from services.trainer.features.statistics import Statistics, from_arrays, to_arrays
 from services.trainer.features.transform import Transform
 from services.trainer.learn import checkpoint
 from services.trainer.tests.families.test_modules import trained_twice

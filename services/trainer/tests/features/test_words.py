@@ -10,7 +10,8 @@ import pytest
 from common.definition.feature_section import parse_features
 from common.definition.features import Vocabulary
 from common.schema import Schema
-from services.trainer.features.statistics import Fitted, Fitting, from_arrays, to_arrays
+from services.trainer.features.fitting import Fitting
+from services.trainer.features.statistics import Fitted, from_arrays, to_arrays
 from services.trainer.features.words import Ledger, Memory, Seen, Words, grown, row_counts
 
 SCHEMA = Schema.from_mapping({"features": [{"name": "item", "dtype": "string"}]})

@@ -31,7 +31,7 @@ from services.trainer.families.heads import BuiltHead
 from services.trainer.families.model import BuiltModel
 from services.trainer.families.port import TrainingSet
 from services.trainer.families.user_module import load_user_module
-from services.trainer.features.statistics import Fitting
+from services.trainer.features.fitting import Fitting
 from services.trainer.learn import adapters
 from services.trainer.learn.optimizers import make_optimizer
 from services.trainer.learn.training import Training

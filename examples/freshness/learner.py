@@ -13,8 +13,8 @@ from common.definition.model import parse_definition
 from common.examples.codec import ExampleCodec
 from common.schema import Schema
 from services.trainer.families.port import TrainingSet
+from services.trainer.features.fitting import Fitting
 from services.trainer.features.parsing import parse
-from services.trainer.features.statistics import Fitting
 from services.trainer.learn import adapters
 from services.trainer.learn.metrics.binary import probabilities
 

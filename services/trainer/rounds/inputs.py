@@ -32,6 +32,7 @@ from services.trainer.learn.warm_start import Source, source_of_file, source_of_
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds.blocks import RoundData
 from services.trainer.rounds.outside import RoundRegistry
+from services.trainer.rounds.resume import Resumed
 from services.trainer.rounds.splitting import Split
 
 DEFINITIONS = "definitions"
@@ -104,6 +105,27 @@ class RoundInputs:
         if self.parent:
             return f"version {plan.parent_version}"
         return "another version or file" if self.definition.warm_start else "initializers"
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a round has read before it builds.
+
+    Attributes:
+        resumed: None where the round starts from its beginning.
+        carried: of earlier rounds, what the definition's features take over.
+        statistics: with those of this round's trained examples.
+        seen: the log with the events of the round as the model sees them: to find where an event lies.
+        is_warm: whether it may begin with the program that the process has kept.
+    """
+
+    inputs: RoundInputs
+    data: RoundData
+    resumed: Resumed | None
+    carried: Statistics
+    statistics: Statistics
+    seen: Reading
+    is_warm: bool
 
 
 def log_of(assignment: RoundAssignment, registry: RoundRegistry) -> SourcedLog:

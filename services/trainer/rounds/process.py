@@ -165,7 +165,7 @@ def conduct(
         around.kept.drop(str(error))
         return conduct(assignment, report, stop_requested, around)
     except StopRequestedError:
-        return Stopped(work.place.examples_done)
+        return Stopped(work.examples_done)
     except WorkerLostError as error:
         time.sleep(_WATCH_SECONDS)
         return Shrunk(assignment.processes if assignment.addresses else 1, str(error))
@@ -207,7 +207,7 @@ def rebuild(
             assignment, train_again, measured, here=here, registry=around.registry, log=around.log
         )
     except StopRequestedError:
-        return Stopped(work.place.examples_done)
+        return Stopped(work.examples_done)
 
 
 def _train_ancestor(

@@ -36,10 +36,9 @@ from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.protocol.calls import OUTPUT
 from services.trainer.rounds import teamwork
 from services.trainer.rounds.blocks import RoundData
-from services.trainer.rounds.curve import LossCurve
 from services.trainer.rounds.environment import environment_of
 from services.trainer.rounds.exporting import Export, Exporter
-from services.trainer.rounds.inputs import DEFINITIONS
+from services.trainer.rounds.inputs import DEFINITIONS, Beginning
 from services.trainer.rounds.measuring import Measured, SetAside
 from services.trainer.rounds.pace import RoundPace
 from services.trainer.rounds.unusable import Unusable
@@ -65,13 +64,13 @@ class Trained:
         members: what each of several has read (data/divided_log.py).
         calibration: by head, as calibrating.py tells it.
         process: whether it was warm (kept.py).
+        traced_steps: None where no profile was asked for.
     """
 
-    data: RoundData
+    beginning: Beginning
     parent: Model | None
     training: Trainable
     final: Checkpoint
-    curve: LossCurve
     pace: RoundPace
     set_aside: SetAside
     warm_start: dict[str, Any]
@@ -81,6 +80,11 @@ class Trained:
     members: Sequence[Mapping[str, Any]]
     calibration: Mapping[str, Any]
     process: Mapping[str, Any] = field(default_factory=dict)
+    traced_steps: int | None = None
+
+    @property
+    def data(self) -> RoundData:
+        return self.beginning.data
 
     @property
     def model(self) -> Model:
@@ -123,7 +127,7 @@ def write_files(
     measured.statistics.write(output)
     tensorboard_events.write_events(
         output / "tensorboard",
-        trained.curve.by_step(trained.training),
+        trained.pace.curve.by_step(trained.training),
         measured.metrics,
         wall_time=assignment.round.planned_at,
         seen=tensorboard_events.Seen(
@@ -167,16 +171,20 @@ def _write_subsets(output: Path, trained: Trained) -> None:
         weights_files.write_one(output / "subsets" / f"{name}.npz", chosen)
 
 
-def write_profile(
-    assignment: RoundAssignment, output: Path, training: Trainable, seconds: Mapping[str, float], *, traced_steps: int
-) -> None:
+def write_profile(assignment: RoundAssignment, output: Path, trained: Trained, seconds: Mapping[str, float]) -> None:
     """profile/: what was traced, as files of the version."""
+    if trained.traced_steps is None:
+        return
     traced = Path(assignment.work_dir) / "profile"
     target = output / "profile"
     if traced.is_dir():
         shutil.copytree(traced, target)
     profile.write(
-        target, steps=traced_steps, first_step=assignment.profile_first, seconds=seconds, places=training.code_places()
+        target,
+        steps=trained.traced_steps,
+        first_step=assignment.profile_first,
+        seconds=seconds,
+        places=trained.training.code_places(),
     )
     shutil.rmtree(traced, ignore_errors=True)
 
@@ -220,7 +228,7 @@ def draft_of(
     """`facts`: as write_files gave it; `seconds`: by stage."""
     return VersionDraft(
         weights_digest=weights_digest,
-        metrics={**measured.metrics, **present(training=trained.curve.means_of_last_pass())},
+        metrics={**measured.metrics, **present(training=trained.pace.curve.means_of_last_pass())},
         evaluation={**measured.evaluation, **present(by_step=_by_step(trained))},
         gate=trained.definition.gate,
         events_trained=measured.trained_count,
@@ -270,7 +278,7 @@ def _by_step(trained: Trained) -> list[dict[str, Any]]:
 
 
 def _by_step_summaries(trained: Trained) -> list[tuple[int, Summary]]:
-    norms = trained.curve.norms(trained.training.norm_names)
+    norms = trained.pace.curve.norms(trained.training.norm_names)
     found = [*norms, *((step, _named("evaluation", metrics)) for step, metrics in trained.pace.evaluations)]
     scalars = [
         (step, [tensorboard_events.scalar(name, value) for name, value in values.items()]) for step, values in found

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from common.definition.inputs import WITH_CONTEXT
 from common.definition.model import Definition
+from common.facts import present
 from common.feature_keys import Scalar
 from common.schema import PADDING, Feature, Schema
 from services.trainer.families import hidden_state, layer_state, module_inputs
@@ -44,6 +46,8 @@ from services.trainer.shards.bits import is_seed
 from services.trainer.shards.gradients import Whole
 
 _SCORE_ROWS = 4096
+_FEATURES = ".bottleneck"
+"""Below the cache, beside the models, none of which may have this name."""
 _NOTHING_COMPILED = Compiled()
 
 
@@ -93,6 +97,27 @@ class BuiltModel:
         """How the network is called, from the stream's features on."""
         return self.bottleneck.wiring if self.bottleneck else self.wiring
 
+    @property
+    def _model_fn(self) -> ModelFnNetwork | None:
+        return self.network if isinstance(self.network, ModelFnNetwork) else None
+
+    @property
+    def makes_layers(self) -> bool:
+        return self._model_fn is not None
+
+    def facts(self) -> dict[str, Any]:
+        return present(
+            bottleneck=self.bottleneck.report() if self.bottleneck else None, placement=self.placement.report()
+        )
+
+    def timings(self) -> dict[str, float]:
+        """`bottleneck` is the part of `read` and `evaluate` in which the base ran or its features were read."""
+        return present(bottleneck=self.bottleneck and self.bottleneck.seconds)
+
+    def keep_below(self, folder: Path) -> None:
+        if self.bottleneck:
+            self.bottleneck.directory = folder / _FEATURES
+
     def transformed(self, raw: Raw) -> Transformed:
         """What training works on: refuses nothing, says what it would refuse."""
         done = self.transform(raw) if self.transform else Transformed({}, {}, {})
@@ -140,14 +165,12 @@ class BuiltModel:
         found = {tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: Signature(self.inputs, self.serve)}
         if self.shared:
             found[WITH_CONTEXT] = Signature(self.inputs, self._with_context, self.shared.names)
-        if isinstance(self.network, ModelFnNetwork):
-            found |= {name: Signature(self.inputs, self._exported(name)) for name in self.network.signature_names}
+        if network := self._model_fn:
+            found |= {name: Signature(self.inputs, self._exported(network, name)) for name in network.signature_names}
         return found
 
-    def _exported(self, name: str) -> Callable[[Raw], dict[str, tf.Tensor]]:
+    def _exported(self, network: ModelFnNetwork, name: str) -> Callable[[Raw], dict[str, tf.Tensor]]:
         """What model_fn's export_outputs has under a name; under serving_default beside the heads' outputs."""
-        network = self.network
-        assert isinstance(network, ModelFnNetwork)
         is_default = name == tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
         def answer(raw: Raw) -> dict[str, tf.Tensor]:
@@ -198,11 +221,10 @@ class BuiltModel:
 
     def looked_at(self, *, is_answer: bool = False) -> AbstractContextManager[list[Any]]:
         """hidden_state.only_known_state, of the module's code that is traced within."""
-        makes_layers = isinstance(self.network, ModelFnNetwork)
         path = self.definition.module
         seeds = [self.seed_state, *(variable for variable in self.network.variables if is_seed(variable))]
         return hidden_state.only_known_state(
-            path, self.unknown, [seed.value for seed in seeds], is_answer=is_answer, makes_layers=makes_layers
+            path, self.unknown, [seed.value for seed in seeds], is_answer=is_answer, makes_layers=self.makes_layers
         )
 
     def by_head(self, outputs: Any) -> dict[str, tf.Tensor]:
@@ -367,15 +389,14 @@ class BuiltModel:
             return None
         return partial(measured_by, self.network, self.wiring)
 
-    def own_evaluation(self) -> "ModelFnEvaluation | None":
-        if not isinstance(self.network, ModelFnNetwork):
-            return None
-        return ModelFnEvaluation(self.network, self._evaluated)
+    def own_evaluation(self) -> ModelFnEvaluation | None:
+        return self._evaluation() if self._evaluation else None
 
     @cached_property
-    def _evaluated(self) -> Callable[..., Any]:
-        assert isinstance(self.network, ModelFnNetwork)
-        return self.compiled(self.network.evaluated, *self.batch_specs())
+    def _evaluation(self) -> Callable[[], ModelFnEvaluation] | None:
+        if (network := self._model_fn) is None:
+            return None
+        return partial(ModelFnEvaluation, network, self.compiled(network.evaluated, *self.batch_specs()))
 
     def serve(self, raw: Raw) -> dict[str, tf.Tensor]:
         """The exported function: raw features to named outputs."""

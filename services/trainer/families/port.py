@@ -13,8 +13,10 @@ exports the model, which holds what was learned.
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
@@ -153,6 +155,23 @@ class Answering(Protocol):
 
 class Model(Answering, Protocol):
     """A definition made ready to answer."""
+
+    @property
+    def network(self) -> keras.Model | None:
+        """None for trees, which are no variables."""
+
+    @property
+    def makes_layers(self) -> bool:
+        """Whether tracing makes layers, which draw their seeds."""
+
+    def facts(self) -> dict[str, Any]:
+        """For the version's record: how it computes, where that is not the default."""
+
+    def timings(self) -> dict[str, float]:
+        """Seconds of its own work within a round's stages, by name."""
+
+    def keep_below(self, folder: Path) -> None:
+        """Where the trainer keeps what is computed once and used by later rounds, too."""
 
     def fit(self, before: Arrays, blocks: Callable[[], Iterator[Columns]]) -> None:
         """Learns what must be known before the first step and is not in `before`, a parent's or resume point's arrays.

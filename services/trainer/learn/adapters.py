@@ -2,9 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
-
-import keras
 
 from common.definition import identity
 from common.definition.identity import VariableMeaning
@@ -13,11 +10,9 @@ from common.errors import DataLoss
 from common.schema import Schema
 from services.trainer import determinism
 from services.trainer.families import calibration, layer_state
-from services.trainer.families.bottleneck import Bottleneck
 from services.trainer.families.building import build as build_network
 from services.trainer.families.estimators.batch_tables import batch_tables
 from services.trainer.families.model import BuiltModel
-from services.trainer.families.model_fn import ModelFnNetwork
 from services.trainer.families.module_meaning import meaning_of as meaning_of_module
 from services.trainer.families.port import Arrays, Model, Trainable
 from services.trainer.families.retrieval import build_retrieval
@@ -81,41 +76,22 @@ def for_contributors(definition: Definition, point: Checkpoint) -> Checkpoint:
     return replace(point, arrays=kept)
 
 
-def bottleneck_of(model: Model | None) -> Bottleneck | None:
-    return model.bottleneck if isinstance(model, BuiltModel) else None
-
-
-def network_of(model: Model) -> keras.Model | None:
-    return model.network if isinstance(model, BuiltModel) else None
-
-
 def holds_layers(model: Model, arrays: Arrays) -> bool:
     """Whether its preprocessing layers have learned what these arrays say."""
-    return not isinstance(model, BuiltModel) or layer_state.holds(model.network, arrays)
-
-
-def makes_layers(model: Model) -> bool:
-    """Whether tracing makes layers, which draw their seeds."""
-    return isinstance(network_of(model), ModelFnNetwork)
-
-
-def placement_of(model: Model) -> dict[str, Any]:
-    """Where layers were to compute and did; empty where nothing was asked for."""
-    return model.placement.report() if isinstance(model, BuiltModel) else {}
+    return model.network is None or layer_state.holds(model.network, arrays)
 
 
 def beginning_of(model: Model) -> dict[str, str]:
     """Digests of its variables, by path; of trees, which begin with nothing, there are none."""
-    if isinstance(model, TreesModel):
+    if model.network is None:
         return {}
-    assert isinstance(model, BuiltModel)
     arrays = checkpoint.capture(checkpoint.variables_by_path(model=model.network.variables))
     return {path: checkpoint.weights_digest({path: array}) for path, array in arrays.items()}
 
 
 def meaning_of(model: Model, statistics: Statistics) -> dict[str, VariableMeaning]:
     """What the rows of its variables mean, by path; without those that are carried by path and shape."""
-    if model.definition.module and isinstance(model, BuiltModel):
+    if model.definition.module and model.network is not None:
         section = identity.section_of(model.definition, model.schema, learned_of(statistics))
         return meaning_of_module(model.network, *section)
     return meaning_of_estimator(model.definition, model.schema, statistics)
@@ -123,10 +99,7 @@ def meaning_of(model: Model, statistics: Statistics) -> dict[str, VariableMeanin
 
 def constants_of(model: Model) -> Arrays | None:
     """What exports of it hold as constants although rounds learn it; None where that is the model itself (trees)."""
-    if isinstance(model, TreesModel):
-        return None
-    assert isinstance(model, BuiltModel)
-    return layer_state.constants(model.network)
+    return None if model.network is None else layer_state.constants(model.network)
 
 
 def takes_whole_range(definition: Definition) -> bool:
@@ -140,7 +113,7 @@ def restore_frozen(model: Model, arrays: Arrays, averages: Mapping[str, str]) ->
     if isinstance(model, TreesModel):
         model.restore(arrays)
         return
-    assert isinstance(model, BuiltModel)
+    assert model.network is not None, "only trees have none"
     variables = checkpoint.variables_by_path(model=model.network.variables)
     report = checkpoint.restore(variables, arrays)
     if report.new:

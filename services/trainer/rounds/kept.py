@@ -13,7 +13,6 @@ from common.facts import present
 from common.registry.catalog import RoundPlan
 from services.trainer.families.hidden_state import difference, generators, values_of
 from services.trainer.features.statistics import Statistics
-from services.trainer.learn import adapters
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.protocol.assignment import RoundAssignment
 from services.trainer.rounds import window
@@ -141,11 +140,11 @@ class Kept:
 
     def _of_generators(self) -> object:
         assert self._own is not None, "a round has a program"
-        return generators(makes_layers=adapters.makes_layers(self._own.program.model))
+        return generators(makes_layers=self._own.program.model.makes_layers)
 
 
 def _values_of(program: Program) -> dict[str, str] | None:
-    return values_of(program.module.modules, adapters.network_of(program.model)) if program.module else {}
+    return values_of(program.module.modules, program.model.network) if program.module else {}
 
 
 def _obstacle(plan: RoundPlan, key: tuple[object, ...], *, resumes: bool) -> str:

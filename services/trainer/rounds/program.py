@@ -31,8 +31,6 @@ from services.trainer.rounds.outside import RoundRegistry
 from services.trainer.shards.team import Team
 
 _FLOAT_BYTES = 4
-_FEATURES = ".bottleneck"
-"""Below the cache, beside the models, none of which may have this name."""
 OTHER_ROWS = "its parent's variables are others, or their rows mean something else"
 Blocks = Callable[[Model], Iterator[Columns]]
 """The columns of the round's trained examples, for a model."""
@@ -128,8 +126,8 @@ def build(
     parent = inputs.parent.built() if inputs.parent else None
     is_first = not before and team.is_chief and not assignment.rebuild_of
     model, module = _model(inputs, statistics, assignment, registry, first_build if is_first else None)
-    for bottleneck in filter(None, map(adapters.bottleneck_of, (model, parent))):
-        bottleneck.directory = Path(assignment.cache_dir) / assignment.plan.model / _FEATURES
+    for built in filter(None, (model, parent)):
+        built.keep_below(Path(assignment.cache_dir) / assignment.plan.model)
     model.fit(before, lambda: blocks(model))
     training = adapters.trainable_of(model, seed=assignment.plan.seed, team=team)
     is_alike = inputs.parent is not None and inputs.parent.key == key_of(assignment.plan)

@@ -28,7 +28,7 @@ from services.trainer.families.port import Model, Outputs, Trainable
 from services.trainer.families.reasons import DefinitionFailedError
 from services.trainer.families.user_module import package_folder
 from services.trainer.features.parsing import parse
-from services.trainer.learn import adapters, checkpoint, gradient_check, pruning, weights_files
+from services.trainer.learn import checkpoint, gradient_check, pruning, weights_files
 from services.trainer.learn.checkpoint import Checkpoint
 from services.trainer.learn.metrics.collected import Labels, Slices, measured_heads
 from services.trainer.learn.warm_start import source_of_version
@@ -237,14 +237,13 @@ def draft_of(
         unusable=unusable.facts(),
         files=files,
         step=trained.final.step,
-        timings={stage: round(spent, 4) for stage, spent in _timings(trained, seconds).items()},
+        timings={stage: round(spent, 4) for stage, spent in {**seconds, **trained.model.timings()}.items()},
         environment=environment_of(assignment) | _facts_of(assignment, trained, measured) | dict(facts),
     )
 
 
 def _facts_of(assignment: RoundAssignment, trained: Trained, measured: Measured) -> dict[str, Any]:
     """Of the version's environment: what its training came to, each fact where there is any."""
-    cut_at = adapters.bottleneck_of(trained.model)
     return present(
         training=_course_of(trained, measured),
         members=list(trained.members),
@@ -253,17 +252,10 @@ def _facts_of(assignment: RoundAssignment, trained: Trained, measured: Measured)
         warm_start=trained.warm_start,
         warnings=measured.warnings,
         pruned=pruning.report(trained.final.arrays) if trained.definition.training.prune else None,
-        bottleneck=cut_at.report() if cut_at else None,
-        placement=adapters.placement_of(trained.model),
+        **trained.model.facts(),
         operations=_digests(assignment, trained.definition),
         **{NEWEST_EVENT_TIME: measured.newest_event_time},
     )
-
-
-def _timings(trained: Trained, seconds: Mapping[str, float]) -> dict[str, float]:
-    """`bottleneck` is the part of `read` and `evaluate` in which the base ran or its features were read."""
-    cut_at = adapters.bottleneck_of(trained.model)
-    return {**seconds, **present(bottleneck=cut_at and cut_at.seconds)}
 
 
 def _course_of(trained: Trained, measured: Measured) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,17 @@ class TreesModel:
         self.booster = b""
 
     user_metrics = None
+    network = None
+    makes_layers = False
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def timings(self) -> dict[str, float]:
+        return {}
+
+    def keep_below(self, folder: Path) -> None:
+        """It keeps nothing."""
 
     def compiled_metrics(self) -> None:
         return None

@@ -71,7 +71,8 @@ def test_a_person_may_overrule_the_gate_and_that_is_on_record(catalog: Catalog) 
 def test_rolling_back_goes_to_the_version_before_and_again_further_back(catalog: Catalog) -> None:
     for _ in range(3):
         publish(catalog)
-    assert catalog.rollback("m", by="ada", reason="bad fares").aliases["production"] == 2
+    back = catalog.rollback("m", by="ada", reason="bad fares")
+    assert (back.aliases["production"], back.head_version) == (2, 2)
     assert catalog.rollback("m", by="ada", reason="still bad").aliases["production"] == 1
     with pytest.raises(Conflict, match="no version of m to roll back to; production stays at 1"):
         catalog.rollback("m", by="ada", reason="still bad")
@@ -79,6 +80,9 @@ def test_rolling_back_goes_to_the_version_before_and_again_further_back(catalog:
         catalog.rollback("m", by="", reason="")
     last = catalog.alias_history("m")[-1]
     assert (last.from_version, last.to_version, last.by, last.reason) == (2, 1, "ada", "still bad")
+    catalog.set_alias("m", "production", 3, by="ada", reason="")
+    assert catalog.set_alias("m", "production", 1, by="ada", reason="").head_version == 1
+    assert publish(catalog).parent_version == 1
 
 
 def test_a_version_that_was_rolled_back_is_not_come_back_to(catalog: Catalog) -> None:

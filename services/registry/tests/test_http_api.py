@@ -177,12 +177,15 @@ def test_rounds_are_counted_by_state(catalog: Catalog) -> None:
 def test_decisions_are_answered_with_their_outcome_and_versions_compared(http: httpx.Client, catalog: Catalog) -> None:
     """Each route by itself: test_audit.py."""
     publish(catalog)
-    publish(catalog)
+    catalog.register_model("m", stream="s", files=definition(seed=8), by="eve")
+    publish(catalog, auc=0.8)
     ada = {"by": "ada", "reason": "audit"}
     assert http.post("/v1/models/m:pause", json=ada).json()["paused"] == "ada: audit"
     assert http.post("/v1/models/m:pin", json={**ada, "version": 2}).json()["pinned_version"] == 2
     compared = http.get("/v1/models/m/diff", params={"from": 1, "to": 2}).json()
-    assert compared["relation"] == "2 descends from 1"
+    assert (compared["relation"], compared["code"]) == ("2 descends from 1", {"same": True})
+    assert compared["metrics"]["auc"] == {"from": 0.7, "to": 0.8, "change": pytest.approx(0.1)}
+    assert {"-seed: 7", "+seed: 8"} <= set(compared["definition"]["model.yaml"])
     entries = http.get("/v1/history", params={"by": "ada"}).json()["entries"]
     assert [entry["action"] for entry in entries] == ["pin", "pause"]
 

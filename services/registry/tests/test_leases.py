@@ -22,10 +22,6 @@ def planned(catalog: Catalog) -> str:
     return catalog.plan_round(next_plan(catalog)).round_id
 
 
-def test_there_is_nothing_to_lease_at_first(catalog: Catalog) -> None:
-    assert catalog.lease_round("a", ttl_seconds=TTL_SECONDS) is None
-
-
 def test_a_lease_names_its_holder_and_end(catalog: Catalog, planned: str, clock: Clock) -> None:
     held = lease(catalog, "a")
     assert (held.round.round_id, lease_number(held.token), held.expires_at) == (planned, 1, clock.now + TTL_SECONDS)

@@ -54,13 +54,6 @@ def test_a_rejected_version_is_kept_with_its_verdict_and_moves_nothing(catalog: 
     assert [version.status for version in catalog.list_versions("m")] == [accepted, is_rejected, accepted]
 
 
-def test_where_the_rule_says_so_a_version_becomes_canary_first(catalog: Catalog) -> None:
-    publish(catalog)
-    version = publish(catalog, gate=replace(GATE, canary=True))
-    assert (version.verdict.decision, version.status) == (Decision.CANARY, "accepted")
-    assert catalog.get_model("m").aliases == {"canary": 2, "production": 1}
-
-
 def test_a_version_is_held_back_when_production_was_moved_meanwhile(catalog: Catalog) -> None:
     publish(catalog)
     publish(catalog)

@@ -207,8 +207,7 @@ def test_the_feeder_waits_for_a_full_ingest_and_tells_how_far_it_is(
 ) -> None:
     (tmp_path / "replay.py").write_text("def events(limit):\n    return ({'n': n} for n in range(2500))\n")
     server.will_answer(429, {"error": {"kind": "Overloaded", "message": "full"}}, Retry_After="0")
-    server.will_answer(200, {"accepted": 2000, "position": {"0": 1}})
-    server.will_answer(200, {"accepted": 500, "position": {"0": 2}})
+    server.will_answer_all({"accepted": 2000, "position": {"0": 1}}, {"accepted": 500, "position": {"0": 2}})
     done = _run("examples.demo.feeder", _feeder(server, serving, tmp_path))
     last = json.loads(done.stdout.splitlines()[-1])
     assert (last["accepted"], last["position"], last["done"], last["stretches"]) == (2500, {"0": 2}, True, [])

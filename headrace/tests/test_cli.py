@@ -92,9 +92,7 @@ def test_a_data_directory_that_is_a_file_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_there_is_told_by_name(run: Run, arguments: list[str], message: str) -> None:
-    result = run(*arguments, answers=(STREAM,))
-    assert result.exit_code == InvalidInput.exit
-    assert message in result.stderr
+    assert message in run.refusal(*arguments, answers=(STREAM,))
 
 
 def test_json_may_be_asked_for_before_or_after_the_command(run: Run, server: Server) -> None:
@@ -202,8 +200,7 @@ def test_an_instance_with_a_feature_called_as_a_key_of_requests_is_known_by_the_
 ) -> None:
     inputs = {name: {"dtype": "DT_FLOAT"} for name in ("inputs", "instances", "x")}
     signatures = {"serving_default": {"inputs": inputs, "outputs": {"y": {"dtype": "DT_FLOAT"}}}}
-    server.will_answer(200, {"metadata": {"signature_def": {"signature_def": signatures}}})
-    server.will_answer(200, {"predictions": [0.5]})
+    server.will_answer_all({"metadata": {"signature_def": {"signature_def": signatures}}}, {"predictions": [0.5]})
     result = run("predict", "m", given)
     assert result.exit_code == 0, result.output
     assert orjson.loads(server.requests[-1].body) == sent
@@ -299,8 +296,9 @@ def test_without_a_stream_the_file_names_it(run: Run, tmp_path: Path) -> None:
 def test_a_cell_of_another_type_is_sent_on_to_the_dead_letters(run: Run, server: Server, tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
     path.write_text("distance\nfar\n1,2\n3\n")
-    server.will_answer(200, STREAM)
-    server.will_answer(200, {"accepted": 1, "refused": [{"index": 0, "reason": "a"}, {"index": 1, "reason": "b"}]})
+    server.will_answer_all(
+        STREAM, {"accepted": 1, "refused": [{"index": 0, "reason": "a"}, {"index": 1, "reason": "b"}]}
+    )
     result = run("ingest", str(path), "-s", "s", "--on-invalid", "deadletter")
     assert (result.exit_code, "2 refused, in the dead letters" in result.stdout) == (0, True)
     first, second, third = map(orjson.loads, server.requests[-1].body.splitlines())
@@ -336,13 +334,11 @@ def test_an_upload_with_a_state_goes_on_after_what_was_taken_and_takes_what_is_n
     server.will_answer(409, {"error": {"kind": "Conflict", "message": "cut off"}})
     assert "the same command goes on" in run(*command).stderr
     (tmp_path / "in" / "b.csv").write_text("distance\n7\n")
-    for answer in (STREAM, {"accepted": 1000}, {"accepted": 1}):
-        server.will_answer(200, answer)
+    server.will_answer_all(STREAM, {"accepted": 1000}, {"accepted": 1})
     assert json.loads(run(*command).stdout)["accepted"] == 1001
     with first.open("a") as file:
         file.write('{"distance": 2}\n')
-    for answer in (STREAM, {"accepted": 1}):
-        server.will_answer(200, answer)
+    server.will_answer_all(STREAM, {"accepted": 1})
     assert json.loads(run(*command).stdout)["accepted"] == 1
     sent = [request for request in server.requests if "events" in request.path]
     assert [request.body.count(b"\n") for request in sent] == [5000, 1000, 1000, 1, 1]

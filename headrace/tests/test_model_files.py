@@ -75,8 +75,7 @@ def test_a_version_is_exported_whole_as_tensorflow_serving_reads_it(server: Serv
     cut_short = tmp_path / "m" / ".2.partial" / "of_before"
     cut_short.parent.mkdir(parents=True)
     cut_short.touch()
-    for answer in (found, *contents.values()):
-        server.will_answer(200, answer)
+    server.will_answer_all(found, *contents.values())
     told = run("model", "export", "m@2", "--to", str(tmp_path / "m"))
     assert told.output == f"m@2 is in {tmp_path / 'm' / '2'}: 2 files\n"
     written = {
@@ -130,9 +129,7 @@ def test_a_checkpoint_tells_the_rows_of_a_table_that_forgets(server: Server, run
 def test_a_checkpoint_in_shards_is_shown_with_the_shard_of_each_tensor(server: Server, run: Run) -> None:
     shards = [weights(model__a=np.zeros(2)), weights(model__b=np.ones(3))]
     files = {f"checkpoint/weights-0000{number}-of-00002.npz": shard for number, shard in enumerate(shards, 1)}
-    server.will_answer(200, version(files))
-    for shard in shards:
-        server.will_answer(200, shard)
+    server.will_answer_all(version(files), *shards)
     shown = run.json("checkpoint", "show", "m@2")["tensors"]
     assert {path: one["shard"] for path, one in shown.items()} == {
         "model/a": "weights-00001-of-00002.npz",
@@ -216,9 +213,7 @@ def test_a_table_is_exported_for_the_projector_with_its_words_in_order(
         "checkpoint/weights.npz": weights(model__route_table__table=table),
         "checkpoint/identity.json": json.dumps(identity).encode(),
     }
-    server.will_answer(200, version(files))
-    for content in files.values():
-        server.will_answer(200, content)
+    server.will_answer_all(version(files), *files.values())
     assert run.json("checkpoint", "export", "m@2", "--projector", "route", "--to", str(tmp_path / "out"))["rows"] == 3
     rows = [line.split("\t") for line in (tmp_path / "out" / "vectors.tsv").read_text().splitlines()]
     assert np.array_equal(np.array(rows, np.float64).astype(np.float32), table), "every bit"
@@ -228,9 +223,7 @@ def test_a_table_is_exported_for_the_projector_with_its_words_in_order(
 
     config = text_format.Parse((tmp_path / "out" / "projector_config.pbtxt").read_text(), ProjectorConfig())
     assert [(one.tensor_path, one.metadata_path) for one in config.embeddings] == [("vectors.tsv", "labels.tsv")]
-    server.will_answer(200, version(files))
-    for content in files.values():
-        server.will_answer(200, content)
+    server.will_answer_all(version(files), *files.values())
     assert "route_table/table" in run.refusal(
         "checkpoint", "export", "m@2", "--projector", "town", "--to", str(tmp_path / "out"), status=4
     )

@@ -213,12 +213,15 @@ def test_an_address_of_another_form_is_refused(url: str) -> None:
 
 
 @pytest.mark.covers("srv-client")
-def test_the_client_comes_without_tensorflow_and_rest_without_grpc() -> None:
+def test_the_clients_come_without_anything_heavy_and_rest_without_grpc() -> None:
+    heavy = ["tensorflow", "keras", "grpc", "google.protobuf"]
+    more = ["numpy", "httpx", "pydantic", "fastapi", "rich", "typer"]
     script = (
-        "import sys, headrace; headrace.PredictionClient('http://127.0.0.1:1').close();"
-        "print([name for name in ('tensorflow', 'keras', 'grpc', 'google.protobuf') if name in sys.modules])"
+        f"import sys, headrace; headrace.Client(); print([name for name in {heavy + more} if name in sys.modules]);"
+        "headrace.PredictionClient('http://127.0.0.1:1').close();"
+        f"print([name for name in {heavy} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.split() == ["[]", "[]"]
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = headrace.Nothing

@@ -36,12 +36,10 @@ def test_keys_are_made_and_named(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_version_of_a_platform_is_verified_with_its_bytes(server: Server, run: Run, key: Path) -> None:
-    for answer in (signed_version(key), *CONTENTS.values()):
-        server.will_answer(200, answer)
+    server.will_answer_all(signed_version(key), *CONTENTS.values())
     result = run("verify", "m@2", "--keys", f"{key}.pub")
     assert result.output == f"m@2 is what key {read_signer(key).key_id[:16]} signed: 3 files verified\n"
-    for answer in (signed_version(key), b"other"):
-        server.will_answer(200, answer)
+    server.will_answer_all(signed_version(key), b"other")
     assert run("verify", "m@2", "--keys", f"{key}.pub").exit_code == 8
 
 
@@ -67,8 +65,9 @@ def test_what_was_not_signed_so_is_refused(
 
 
 def test_an_exported_folder_is_verified_without_a_platform(server: Server, run: Run, key: Path, tmp_path: Path) -> None:
-    for answer in (signed_version(key), CONTENTS["saved_model/saved_model.pb"], CONTENTS["saved_model/variables/d"]):
-        server.will_answer(200, answer)
+    server.will_answer_all(
+        signed_version(key), CONTENTS["saved_model/saved_model.pb"], CONTENTS["saved_model/variables/d"]
+    )
     assert run("model", "export", "m@2", "--to", str(tmp_path / "out")).exit_code == 0
     folder, keys = tmp_path / "out" / "2", f"{key}.pub"
     assert run("verify", str(folder), "--keys", keys).exit_code == 0
@@ -84,6 +83,5 @@ def test_an_exported_folder_is_verified_without_a_platform(server: Server, run: 
 
 
 def test_a_version_says_by_whom_it_is_signed(server: Server, run: Run, key: Path) -> None:
-    for answer in (MODEL, signed_version(key), {"digest": "d", "files": {}}):
-        server.will_answer(200, answer)
+    server.will_answer_all(MODEL, signed_version(key), {"digest": "d", "files": {}})
     assert f"key {read_signer(key).key_id[:16]}" in run("show", "m@2").output

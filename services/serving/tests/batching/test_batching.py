@@ -26,33 +26,6 @@ from services.serving.wire.work import waits_of
 from testing.rows import each_row
 
 
-@pytest.mark.covers("srv-batch-inter")
-def test_a_batch_is_padded_to_the_next_allowed_size_with_the_first_row_of_its_last_request() -> None:
-    model = RecordingModel()
-    asked = requests_of(rows(1), rows(2, 3))
-    replies, batcher = answers_of(model, asked, max_batch_size=8, allowed_batch_sizes=(2, 4, 8))
-    assert [call.ravel().tolist() for call in model.calls] == [[1, 2, 3, 2]]
-    assert values_of(replies) == [[[2]], [[4], [6]]]
-    work = batcher.report()
-    assert (work["examples"], work["padding_rows"], work["batches"]) == (3, 1, 1)
-
-
-@pytest.mark.covers("srv-batch-inter")
-def test_rows_of_64_requests_are_one_call_for_each_full_batch() -> None:
-    model = RecordingModel()
-    replies, _ = answers_of(model, requests_of(*(rows(number) for number in range(64))), max_batch_size=20)
-    assert [len(call) for call in model.calls] == [20, 20, 20, 4]
-    assert values_of(replies) == [[[2.0 * number]] for number in range(64)]
-
-
-@pytest.mark.covers("srv-batch-inter")
-def test_a_single_request_is_padded_too_and_the_surplus_is_cut_off() -> None:
-    model = RecordingModel()
-    replies, _ = answers_of(model, requests_of(rows(5, 6, 7)), max_batch_size=4, allowed_batch_sizes=(4,))
-    assert model.calls[0].ravel().tolist() == [5, 6, 7, 5]
-    assert values_of(replies) == [[[10], [12], [14]]]
-
-
 def test_what_has_no_rows_to_cut_is_run_again_as_it_came() -> None:
     model = RecordingModel()
     asked = requests_of(rows(2), rows(4), signature="mean")
@@ -62,12 +35,7 @@ def test_what_has_no_rows_to_cut_is_run_again_as_it_came() -> None:
 
 
 @pytest.mark.covers("srv-batch-inter")
-def test_a_larger_request_is_run_in_parts_or_refused_in_tensorflow_servings_words() -> None:
-    model = RecordingModel()
-    asked = requests_of(rows(1, 2, 3, 4, 5))
-    split, _ = answers_of(model, asked, max_batch_size=2, enable_large_batch_splitting=True)
-    assert [len(call) for call in model.calls] == [2, 2, 1]
-    assert values_of(split) == [[[2], [4], [6], [8], [10]]]
+def test_a_larger_request_is_refused_in_tensorflow_servings_words() -> None:
     refused, batcher = answers_of(
         RecordingModel(), requests_of(rows(1, 2, 3)), max_batch_size=2, enable_large_batch_splitting=False
     )
@@ -105,13 +73,6 @@ def test_words_are_padded_with_the_first_word_and_nothing_with_empty_ones() -> N
     )  # fmt: skip
     answers_of(model, asked, pad_variable_length_inputs=True)
     assert model.calls[0].tolist() == [[b"a", b"b"], [b"", b""], [b"c", b"c"]]
-
-
-def test_batching_switched_off_runs_each_request_by_itself_whatever_its_size() -> None:
-    model = RecordingModel()
-    asked = requests_of(rows(1), rows(2, 3, 4, 5))
-    answers_of(model, asked, is_enabled=False, max_batch_size=2, enable_large_batch_splitting=False)
-    assert [len(call) for call in model.calls] == [1, 4]
 
 
 def test_one_bad_request_fails_alone_in_a_padded_batch() -> None:

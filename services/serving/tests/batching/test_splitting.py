@@ -60,15 +60,23 @@ def test_the_head_fills_the_open_batch_and_the_tail_is_one_for_those_who_follow(
             [range(40_000)], {"enable_large_batch_splitting": None},
             [[*range(16_384)], [*range(16_384, 32_768)], [*range(32_768, 40_000)]],
         ),
+        ([range(5)], {"max_batch_size": 2, "enable_large_batch_splitting": True}, [[0, 1], [2, 3], [4]]),
+        ([(1,), (2, 3)], {"max_batch_size": 8, "allowed_batch_sizes": (2, 4, 8)}, [[1, 2, 3, 2]]),
+        ([(5, 6, 7)], {"allowed_batch_sizes": (4,)}, [[5, 6, 7, 5]]),
+        ([(1,), range(2, 6)], {"is_enabled": False, "enable_large_batch_splitting": False}, [[1], [2, 3, 4, 5]]),
+        (
+            [(number,) for number in range(64)], {"max_batch_size": 20},
+            [[*range(20)], [*range(20, 40)], [*range(40, 60)], [*range(60, 64)]],
+        ),
     ],
 )  # fmt: skip
+@pytest.mark.covers("srv-batch-inter")
 def test_calls_of_a_model(requests: list[tuple[int, ...]], options: dict[str, Any], calls: list[list[int]]) -> None:
     """A request that fits no open batch fills it, unless splitting is off; unset, a larger request is calls of its own,
-    of at most 16,384 rows."""
+    of at most 16,384 rows. A batch is padded to the next allowed size with the first row of its last request."""
     model = RecordingModel()
-    replies, batcher = answers_of(
-        model, requests_of(*(rows(*values) for values in requests)), max_batch_size=4, **options
-    )
+    asked = requests_of(*(rows(*values) for values in requests))
+    replies, batcher = answers_of(model, asked, **{"max_batch_size": 4} | options)
     assert sorted(calls_of(model)) == sorted(calls)
     assert values_of(replies) == [[[2 * value] for value in values] for values in requests]
     assert batcher.report()["requests"] == len(requests)

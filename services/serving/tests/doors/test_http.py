@@ -81,12 +81,6 @@ def predictions(response: tuple[int, dict[str, str], bytes]) -> list[float]:
     return list(json.loads(body)["predictions"])
 
 
-def test_a_connection_is_kept_for_the_next_request(wire: Wire) -> None:
-    for number in range(5):
-        wire.send(post([number, 1]))
-        assert predictions(wire.response()) == [number + 1.0]
-
-
 def test_pipelined_requests_are_answered_in_order_also_across_both_ways(wire: Wire) -> None:
     wire.send(
         post([1, 1])
@@ -152,14 +146,6 @@ def test_expect_100_continue_is_answered_before_the_body_is_sent(wire: Wire) -> 
     assert wire.response()[0] == 100
     wire.send(body)
     assert predictions(wire.response()) == [3.0]
-
-
-def test_a_chunked_body_is_put_together(wire: Wire) -> None:
-    body = json.dumps({"instances": [[1, 2]]}).encode()
-    wire.send(chunked(body[:5], body[5:]))
-    assert predictions(wire.response()) == [3.0]
-    wire.send(post([2, 2]))
-    assert predictions(wire.response()) == [4.0]
 
 
 def test_a_gzip_body_is_inflated_and_a_broken_one_is_empty(wire: Wire) -> None:
@@ -327,16 +313,6 @@ def test_metadata_shows_signatures_with_default_values_written_out(front: FrontT
         "name": "serve_x:0",
     }
     assert get(front, "/v1/models/m/versions/7/metadata")[0] == 404
-
-
-def test_names_are_percent_decoded(front: FrontThread) -> None:
-    error = "Servable not found for request: Latest(a/b c)"
-    assert get(front, "/v1/models/a%2Fb%20c:predict", "POST") == (
-        400,
-        {"error": "JSON Parse error: The document is empty"},
-    )
-    answer = front.post({"instances": [1]}, "/v1/models/a%2Fb%20c:predict")
-    assert (answer.status_code, answer.json()) == (404, {"error": error})
 
 
 def test_a_version_beyond_int64_is_refused(front: FrontThread) -> None:

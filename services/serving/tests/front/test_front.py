@@ -1,7 +1,6 @@
 """The front's promises: an accepted prediction is answered once, or refused quickly and openly."""
 
 import asyncio
-import json
 import signal
 import threading
 import time
@@ -43,16 +42,6 @@ def reply_list(front: FrontThread) -> str:
     return front.call(lambda: front.front.resolve("m").queue.client.reply_to)
 
 
-def test_a_prediction_goes_through_the_queue_and_back(front: FrontThread, redis_server: RedisServer) -> None:
-    with FakeRunner(redis_server.url, row_sums):
-        answer = predict(front, [[1, 2], [3, 4.5]])
-    assert answer.status_code == 200
-    assert answer.json() == {"predictions": [3.0, 7.5]}
-    assert answer.headers["content-type"] == "application/json"
-    with redis_server.client() as client:
-        assert client.xlen(queue_keys.queue_key("m", "alias/production")) == 0
-
-
 def test_each_of_many_concurrent_clients_gets_its_own_answer(front: FrontThread, redis_server: RedisServer) -> None:
     with (
         FakeRunner(redis_server.url, row_sums),
@@ -64,7 +53,11 @@ def test_each_of_many_concurrent_clients_gets_its_own_answer(front: FrontThread,
             body = {"instances": [[number, 0.5]]}
             return float(client.post(front.url + "/v1/models/m:predict", json=body).json()["predictions"][0])
 
+        before = threading.active_count()
         assert list(pool.map(ask, range(300))) == [number + 0.5 for number in range(300)]
+        assert threading.active_count() - before <= 16, "those of the clients"
+    with redis_server.client() as asked:
+        assert asked.xlen(queue_keys.queue_key("m", "alias/production")) == 0
 
 
 @pytest.mark.parametrize(("requests", "writes"), [(31, 1), (63, 2), (200, 2)])
@@ -93,17 +86,6 @@ def test_requests_of_one_turn_are_written_together_and_half_a_batch_ahead_when_t
     assert written == writes
 
 
-def test_a_request_past_its_deadline_gets_504_at_the_deadline(front: FrontThread, redis_server: RedisServer) -> None:
-    with FakeRunner(redis_server.url, row_sums) as runner:
-        runner.answers.clear()
-        started = time.monotonic()
-        answer = predict(front, [[1, 2]], headers={"X-Request-Timeout-Ms": "100"})
-        waited = time.monotonic() - started
-    assert answer.status_code == 504
-    assert "deadline" in answer.json()["error"]
-    assert 0.1 <= waited < 30
-
-
 def test_the_deadline_travels_with_the_request(front: FrontThread, redis_server: RedisServer) -> None:
     deadlines: list[float] = []
 
@@ -122,7 +104,8 @@ def test_the_deadline_travels_with_the_request(front: FrontThread, redis_server:
 def test_a_late_or_repeated_answer_is_ignored(front: FrontThread, redis_server: RedisServer) -> None:
     with FakeRunner(redis_server.url, row_sums) as runner:
         runner.answers.clear()
-        assert predict(front, [[1, 2]], headers={"X-Request-Timeout-Ms": "20"}).status_code == 504
+        late = predict(front, [[1, 2]], headers={"X-Request-Timeout-Ms": "20"})
+        assert (late.status_code, "deadline" in late.json()["error"]) == (504, True)
         with redis_server.client() as client:
             batch = queue_pb2.ReplyBatch()
             batch.replies.add(request_id=b"nobodys!", version=3)
@@ -283,14 +266,6 @@ def test_a_silent_redis_counts_as_away_and_what_is_on_its_way_to_it_is_refused_b
         assert predict(front, [[1, 2]]).status_code == 200
 
 
-def test_clients_that_leave_are_forgotten(front: FrontThread, redis_server: RedisServer) -> None:
-    with FakeRunner(redis_server.url, row_sums) as runner:
-        runner.answers.clear()
-        with pytest.raises(httpx.ReadTimeout):
-            plain_http.post(front.url + "/v1/models/m:predict", json={"instances": [[1, 2]]}, timeout=0.2)
-        wait_until(lambda: front.call(lambda: front.front.open_count) == 0)
-
-
 def test_the_page_of_the_replica_names_versions_and_queues(front: FrontThread, redis_server: RedisServer) -> None:
     with FakeRunner(redis_server.url, row_sums):
         predict(front, [[1, 2]])
@@ -327,14 +302,3 @@ def test_counts_by_model_version_signature_and_status_add_up_to_what_was_asked(
     assert counts == {(*answered, "0"): 3.0, (*answered, "3"): 2.0, ("", "", "", "5"): 1.0}
     timed = [sample for sample in families["headrace_serving_request_seconds"] if sample.name.endswith("_count")]
     assert [sample.value for sample in timed if sample.value] == [3.0], "those that were answered"
-
-
-def test_threads_are_not_needed_for_many_open_requests(front: FrontThread, redis_server: RedisServer) -> None:
-    with FakeRunner(redis_server.url, row_sums) as runner, ThreadPoolExecutor(32) as pool:
-        runner.answers.clear()
-        before = threading.active_count()
-        asked = [pool.submit(predict, front, [[1, number]]) for number in range(32)]
-        wait_until(lambda: front.call(lambda: front.front.open_count) == 32)
-        assert threading.active_count() - before <= 32
-        runner.answers.set()
-        assert [json.loads(done.result().text)["predictions"][0] for done in asked] == [1.0 + n for n in range(32)]

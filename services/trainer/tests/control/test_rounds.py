@@ -221,6 +221,16 @@ def test_the_limits_of_an_export_are_the_settings(tmp_path: Path) -> None:
     assert (given.trial_seconds, given.conversion_seconds, given.trial_every) == (7.0, 8.0, 9)
 
 
+def test_folders_of_rounds_go_after_a_day_and_those_of_rebuilds_at_once(tmp_path: Path) -> None:
+    assignments = Assignments(TrainerSettings(data_dir=tmp_path, event_log="segments:/nowhere"))
+    old, recent, rebuild = (tmp_path / name for name in ("rounds/m/m-1", "rounds/m/m-2", "rebuilds/m"))
+    for folder in (old, recent, rebuild):
+        folder.mkdir(parents=True)
+    os.utime(old, (0, 0))
+    assignments.remove_old()
+    assert [folder.exists() for folder in (old, recent, rebuild)] == [False, True, False]
+
+
 @pytest.mark.covers("loop-supervisor", "loop-monitored")
 def test_a_stop_saves_hands_back_and_ends_with_status_zero(
     trainer: TrainerProcess, registry: RegistryClient, events: Events

@@ -1,6 +1,7 @@
 """Checkpoints: bytes, digests, and what does not fit."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,9 @@ def test_large_weights_lie_in_shards_and_a_damaged_one_is_named_with_what_it_hol
 
 
 @pytest.mark.covers("fmt-ckpt-files")
-def test_what_a_file_of_the_version_has_is_written_once_and_noticed_where_it_is_cut_short(tmp_path: Path) -> None:
+def test_what_a_file_of_the_version_has_is_written_once_and_noticed_where_it_is_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table, export = np.arange(24, dtype=np.float32).reshape(6, 4), tmp_path / "data"
     export.write_bytes(b"other" + table.tobytes())
     whole = Checkpoint(ARRAYS | {"model/table": table}, {"step": 7})
@@ -118,9 +121,16 @@ def test_what_a_file_of_the_version_has_is_written_once_and_noticed_where_it_is_
     with pytest.raises(DataLoss, match=r"tables.data ends before the table of shape \[6, 4\] at 5"):
         checkpoint.read(tmp_path)
     checkpoint.write(tmp_path, whole)
-    assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir()) == [
-        "identity.json", "state.json", "weights.npz"
-    ]  # fmt: skip
+    own = ["identity.json", "state.json", "weights.npz"]
+    assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir()) == own
+    export.write_bytes(b"other" + table.tobytes())
+
+    def refuse(*_: object) -> None:
+        raise OSError("the file system has no second names")
+
+    monkeypatch.setattr(os, "link", refuse)
+    checkpoint.write(tmp_path, whole, elsewhere=Elsewhere(export, {"model/table": 5}))
+    assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir()) == own, "without a second name for a file"
 
 
 def test_a_table_is_read_and_restored_without_a_copy_and_what_was_read_stays_though_its_rows_change() -> None:
@@ -185,6 +195,8 @@ def test_slots_move_with_the_rows_of_their_variable() -> None:
         "optimizer/adam/wide_word_weights_momentum": np.array([[4.0], [5.0], [6.0]], np.float32),
         "optimizer/adam/iteration": np.array(7, np.int32),
     }
+    assert not checkpoint.is_whole(variables, arrays, Carrying({path: before}, {path: after}))
+    assert checkpoint.is_whole(variables, arrays, Carrying({path: after}, {path: after}))
     report = checkpoint.restore(variables, arrays, Carrying({path: before}, {path: after}))
     assert table.numpy().ravel().tolist() == [3.0, 2.0, 1.0]
     assert slot.numpy().ravel().tolist() == [6.0, 5.0, 4.0]

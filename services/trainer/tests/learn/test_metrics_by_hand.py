@@ -8,7 +8,7 @@ import pytest
 
 from common.definition.metrics import Metric
 from services.trainer.learn.metrics.classes import averaged, shares
-from services.trainer.learn.metrics.collected import MeasuredHead, Slices
+from services.trainer.learn.metrics.collected import MeasuredHead, Slices, takes_weights
 from services.trainer.learn.metrics.judged import Batched, judged
 from services.trainer.learn.metrics.table import prepared
 
@@ -80,6 +80,10 @@ def test_the_definitions_metrics_see_all_labels_and_outputs_and_in_a_third_argum
     assert own(lambda labels, outputs: {"worst": np.abs(labels - outputs).max()}, weights=[1, 1])["worst"] == 3.0
     assert own(with_weights, weights=[3, 1])["mine"] == pytest.approx((3 * 0.5 + 3.0) / 4)
     assert own(with_a_choice, weights=[3, 1])["mine"] == 0.5
+
+
+def test_a_function_whose_arguments_cannot_be_known_gets_labels_and_outputs() -> None:
+    assert not takes_weights(max)
 
 
 def test_examples_without_weight_measure_nothing() -> None:

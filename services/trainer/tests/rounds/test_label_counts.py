@@ -29,6 +29,7 @@ def told(head: dict[str, Any], labels: Any, metrics: dict[str, float], **more: A
 
 
 BINARY, NUMBER = {"label": "late", "task": "binary"}, {"label": "amount", "task": "regression"}
+CHANCE = {"label": "amount", "task": "binary"}
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,7 @@ BINARY, NUMBER = {"label": "late", "task": "binary"}, {"label": "amount", "task"
         (BINARY, HALF, {"log_loss": 0.7}, {}, ""),
         (BINARY, HALF, {"log_loss": 0.7}, {"held_out": np.tile(HALF, 3)}, "come to 0.6931 as an answer to every"),
         (BINARY, HALF, {"log_loss": 0.692}, {"held_out": np.tile(HALF, 3)}, ""),
+        (CHANCE, np.float32(HALF), {"log_loss": 0.7}, {"held_out": np.tile(HALF, 3)}, "come to 0.6931 as an answer to"),
         (NUMBER, np.float32(HALF), {"rmse": 0.52}, {"held_out": np.tile(HALF, 3)}, "would come to 0.5 as an answer"),
         (NUMBER, np.float32(HALF), {"rmse": 0.52}, {"held_out": np.full(120, 2)}, ""),
         (BINARY, HALF, {"log_loss": 0.1, "accuracy": 1.0}, {}, ""),

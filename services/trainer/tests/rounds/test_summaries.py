@@ -95,6 +95,7 @@ def test_histograms_curves_and_worst_examples_are_kept_and_change_no_bit(tmp_pat
     assert {tag.partition("/")[2] for tag in drawn if tag.startswith("gradients/")} <= kernels
     for tag, points in drawn.items():
         assert len(points) == 3, "six blocks, every second one"
+        assert points[-1][0] == version.step, "the sixth"
         if not tag.startswith("activations/"):
             assert [buckets[:, 2].sum() for _, buckets in points] == [sizes[tag.partition("/")[2]]] * 3
     of_hidden = [buckets[:, 2].sum() for _, buckets in drawn["activations/hidden_0"]]

@@ -12,7 +12,7 @@ from common.schema import Schema
 from services.trainer import determinism
 from services.trainer.families.building import build
 from services.trainer.families.model import BuiltModel, Scorer
-from services.trainer.families.port import Carrying, TrainingSet
+from services.trainer.families.port import TrainingSet
 from services.trainer.learn.batches import taken_again
 from services.trainer.learn.steps import NotFiniteError
 from services.trainer.learn.training import Training
@@ -183,6 +183,3 @@ def test_a_changed_rate_keeps_the_slots() -> None:
     schedule = {"schedule": "cosine", "initial": 0.1, "decay_steps": 5}
     second = Training(line_model(name="adam", learning_rate=schedule), seed=1)
     assert first.variables.keys() == second.variables.keys()
-    third = Training(line_model(name="adam", learning_rate=0.2), seed=1)
-    third.carry(first.captured(), step=4, carrying=Carrying())
-    assert third.rates(np.array([5])) == pytest.approx([0.2]), "its own, not its parent's"

@@ -19,6 +19,7 @@ from services.serving.tests.support.contract_server import (
     standalone,
 )
 from services.serving.tests.support.manager_process import ManagerProcess
+from services.serving.tests.support.played_replica import Played, playing
 from services.serving.tests.support.printed import printed
 from services.serving.tests.support.queue_asker import Asker
 from services.serving.tests.support.runner_process import RunnerProcess, Zygote
@@ -32,6 +33,7 @@ from testing.warm_python import lean_command
 _LOOKUP = Path(__file__).parents[3] / "examples/lookup"
 StartManager = Callable[..., ManagerProcess]
 StartRunner = Callable[..., RunnerProcess]
+Play = Callable[..., Played]
 
 
 @pytest.fixture(scope="session")
@@ -166,3 +168,10 @@ def start_manager(tmp_path: Path, redis_server: RedisServer, registry: RegistryP
     for manager in started:
         manager.kill()
     assert statuses == [0] * len(statuses)
+
+
+@pytest.fixture
+def play() -> Iterator[Play]:
+    """play(...) makes a replica whose runners do what the test says."""
+    with playing() as begin:
+        yield begin

@@ -2,11 +2,11 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator
 
 import pytest
 
-from services.serving.tests.support.played_replica import Played, playing
+from services.serving.tests.conftest import Play
+from services.serving.tests.support.played_replica import Played
 from services.serving.wire.keys import NEWEST_ALIAS
 from services.serving.wire.replica_state import ServingState
 
@@ -14,18 +14,12 @@ _NEWEST = f"alias/{NEWEST_ALIAS}"
 _SAME = dict.fromkeys(range(1, 9), "p")
 
 
-@pytest.fixture
-def play() -> Iterator[Callable[..., Played]]:
-    with playing() as begin:
-        yield begin
-
-
 def loads(played: Played, pid: int) -> list[int]:
     """The versions whose variables a runner was told to take, since this was asked last."""
     return [message["load"]["version"] for message in played.told(pid) if "load" in message]
 
 
-def test_a_version_joins_the_runner_of_its_program_and_leaves_it_alone(play: Callable[..., Played]) -> None:
+def test_a_version_joins_the_runner_of_its_program_and_leaves_it_alone(play: Play) -> None:
     played = play(programs=_SAME)
     played.want(1)
     played.load(1)
@@ -44,7 +38,7 @@ def test_a_version_joins_the_runner_of_its_program_and_leaves_it_alone(play: Cal
     assert played.told(1) == [{"leave": True}]
 
 
-def test_other_options_need_another_runner(play: Callable[..., Played]) -> None:
+def test_other_options_need_another_runner(play: Play) -> None:
     played = play(programs=_SAME)
     played.want(1)
     played.load(1)
@@ -53,7 +47,7 @@ def test_other_options_need_another_runner(play: Callable[..., Played]) -> None:
     assert (played.forked, loads(played, 1)) == ([1, 2], [])
 
 
-def test_versions_that_came_and_went_while_a_program_was_loaded_are_never_loaded(play: Callable[..., Played]) -> None:
+def test_versions_that_came_and_went_while_a_program_was_loaded_are_never_loaded(play: Play) -> None:
     played = play(programs=_SAME)
     for version in range(1, 7):
         played.want(version)
@@ -68,7 +62,7 @@ def test_versions_that_came_and_went_while_a_program_was_loaded_are_never_loaded
 
 
 def test_a_version_that_is_overtaken_before_its_runner_has_said_that_it_reads_answers_until_the_next_one_can(
-    play: Callable[..., Played],
+    play: Play,
 ) -> None:
     played = play(programs=_SAME)
     for version in (1, 2):
@@ -87,7 +81,7 @@ def test_a_version_that_is_overtaken_before_its_runner_has_said_that_it_reads_an
     assert played.states()[3] is ServingState.AVAILABLE
 
 
-def test_a_load_that_nothing_waits_for_is_ended(play: Callable[..., Played]) -> None:
+def test_a_load_that_nothing_waits_for_is_ended(play: Play) -> None:
     played = play(programs=_SAME | {2: "another"})
     played.want(1)
     played.want(2)
@@ -95,7 +89,7 @@ def test_a_load_that_nothing_waits_for_is_ended(play: Callable[..., Played]) -> 
 
 
 def test_versions_of_a_program_that_is_being_loaded_wait_for_it_and_the_newest_is_first(
-    play: Callable[..., Played],
+    play: Play,
 ) -> None:
     played = play(programs=_SAME)
     played.want(1, 2, 3, 4)
@@ -106,7 +100,7 @@ def test_versions_of_a_program_that_is_being_loaded_wait_for_it_and_the_newest_i
     assert loads(played, 4) == [2]
 
 
-def test_a_program_that_cannot_be_loaded_with_one_version_is_loaded_with_the_next(play: Callable[..., Played]) -> None:
+def test_a_program_that_cannot_be_loaded_with_one_version_is_loaded_with_the_next(play: Play) -> None:
     played = play(programs=_SAME)
     played.want(1, 2)
     played.replica.on_runner_ended(2, 3)
@@ -114,7 +108,7 @@ def test_a_program_that_cannot_be_loaded_with_one_version_is_loaded_with_the_nex
     assert played.states() == {1: ServingState.LOADING, 2: ServingState.END}
 
 
-def test_a_state_that_is_refused_takes_nothing_from_the_others(play: Callable[..., Played]) -> None:
+def test_a_state_that_is_refused_takes_nothing_from_the_others(play: Play) -> None:
     played = play(programs=_SAME)
     played.want(1)
     played.load(1)
@@ -127,7 +121,7 @@ def test_a_state_that_is_refused_takes_nothing_from_the_others(play: Callable[..
     assert loads(played, 1) == [2, 3]
 
 
-def test_a_runner_that_is_left_with_nothing_but_a_refused_state_ends(play: Callable[..., Played]) -> None:
+def test_a_runner_that_is_left_with_nothing_but_a_refused_state_ends(play: Play) -> None:
     played = play(programs=_SAME)
     played.want(1)
     played.want(2)
@@ -141,7 +135,7 @@ def test_a_runner_that_is_left_with_nothing_but_a_refused_state_ends(play: Calla
 
 
 def test_a_state_that_hangs_is_given_up_and_no_further_version_joins_it(
-    play: Callable[..., Played], monkeypatch: pytest.MonkeyPatch
+    play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played = play(programs=_SAME)
     played.want(1)
@@ -159,7 +153,7 @@ def test_a_state_that_hangs_is_given_up_and_no_further_version_joins_it(
     assert "in a runner of its own: version 2 hung there" in played.slot(3).engine
 
 
-def test_a_state_whose_runner_crashes_is_tried_by_itself_and_the_others_come_back(play: Callable[..., Played]) -> None:
+def test_a_state_whose_runner_crashes_is_tried_by_itself_and_the_others_come_back(play: Play) -> None:
     """Who was at fault is not known: it is no failed attempt."""
     played = play(programs=_SAME, retry=0.0)
     played.want(1, label=1)
@@ -174,7 +168,7 @@ def test_a_state_whose_runner_crashes_is_tried_by_itself_and_the_others_come_bac
     assert played.states() == {1: ServingState.AVAILABLE, 2: ServingState.AVAILABLE}
 
 
-def test_a_runner_that_takes_no_states_is_left_alone_and_the_reason_shown(play: Callable[..., Played]) -> None:
+def test_a_runner_that_takes_no_states_is_left_alone_and_the_reason_shown(play: Play) -> None:
     played = play(programs=_SAME)
     played.want(1)
     played.load(1, refuses_states="it cannot")

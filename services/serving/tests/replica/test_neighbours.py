@@ -4,7 +4,6 @@ import functools
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,9 @@ import pytest
 from protos.queue_pb2 import PredictionRequest
 from services.serving.replica.version_slot import VersionSlot
 from services.serving.replica.versions_wanted import Wanted
-from services.serving.tests.conftest import StartManager
+from services.serving.tests.conftest import Play, StartManager
 from services.serving.tests.support.manager_process import ManagerProcess
-from services.serving.tests.support.played_replica import Played, playing
+from services.serving.tests.support.played_replica import Played
 from services.serving.tests.support.queue_asker import Asker, request
 from services.serving.tests.support.same_program import expected
 from services.serving.wire.prediction import read_tensor
@@ -132,14 +131,8 @@ def test_a_state_that_fails_beside_another_model_harms_nothing_of_it(
     assert answered(redis_server, "m") == (1, expected(1, 1))
 
 
-@pytest.fixture
-def play() -> Iterator[Callable[..., Played]]:
-    with playing() as begin:
-        yield begin
-
-
 def test_after_a_crash_during_a_load_the_others_share_a_process_again_and_that_model_is_loaded_alone(
-    play: Callable[..., Played],
+    play: Play,
 ) -> None:
     played = play(models_per_runner=3, load_attempts=2, retry=0.0, programs=dict.fromkeys((1, 2, 3), "p"))
     played.replica.on_wanted(Wanted({name: {"production": version} for version, name in enumerate("mno", 1)}))
@@ -155,7 +148,7 @@ def test_after_a_crash_during_a_load_the_others_share_a_process_again_and_that_m
 
 
 def test_the_system_may_end_a_shared_process_once_and_no_model_is_put_by_itself_for_it(
-    play: Callable[..., Played],
+    play: Play,
 ) -> None:
     """As it does when memory is short, of which a process each would take more."""
     played = play(models_per_runner=3, load_attempts=3, retry=0.0, programs=dict.fromkeys((1, 2, 3), "p"))
@@ -171,7 +164,7 @@ def test_the_system_may_end_a_shared_process_once_and_no_model_is_put_by_itself_
 
 
 @pytest.mark.covers("srv-multi-model")
-def test_models_that_share_a_process_take_of_a_budget_what_they_add_to_it(play: Callable[..., Played]) -> None:
+def test_models_that_share_a_process_take_of_a_budget_what_they_add_to_it(play: Play) -> None:
     played = play(models_per_runner=9, programs=dict.fromkeys((1, 2, 3), "p"), memory_bytes=30_000_000)
     played.replica.on_wanted(Wanted({name: {"production": version} for version, name in enumerate("mno", 1)}))
     played.replica.on_requested(["m", "n", "o"])
@@ -196,7 +189,7 @@ def _processes(played: Played) -> dict[int, int]:
 
 
 def test_what_is_heard_in_a_turn_is_decided_upon_once_and_a_model_out_of_memory_is_quiet(
-    play: Callable[..., Played],
+    play: Play,
 ) -> None:
     replica = play(models_per_runner=9, memory_bytes=30_000_000).replica
     replica.on_wanted(Wanted({"m": {}}, versions={"m": (1,)}))

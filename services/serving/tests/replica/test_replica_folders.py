@@ -1,28 +1,21 @@
 """A replica that serves folders: order and number of loads and unloads, retries, the newest version, labels."""
 
 import time
-from collections.abc import Callable, Iterator
 
 import pytest
 
 from services.serving.replica.versions_wanted import kept_versions, labels_of_folders
-from services.serving.tests.support.played_replica import Played, playing
+from services.serving.tests.conftest import Play
 from services.serving.wire.keys import NEWEST_ALIAS
 from services.serving.wire.replica_state import ServingState
 
 _NEWEST = f"alias/{NEWEST_ALIAS}"
 
 
-@pytest.fixture
-def play() -> Iterator[Callable[..., Played]]:
-    with playing() as begin:
-        yield begin
-
-
 @pytest.mark.covers("srv-lifecycle", "srv-flags")
 @pytest.mark.parametrize(("limit", "begun"), [(1, [7]), (2, [7, 5]), (9, [7, 5, 3])])
 def test_num_load_threads_bounds_the_loads_at_a_time_and_the_newest_is_first(
-    play: Callable[..., Played], limit: int, begun: list[int]
+    play: Play, limit: int, begun: list[int]
 ) -> None:
     played = play(parallel_loads=limit)
     played.want(3, 7, 5)
@@ -31,7 +24,7 @@ def test_num_load_threads_bounds_the_loads_at_a_time_and_the_newest_is_first(
 
 @pytest.mark.covers("srv-flags")
 @pytest.mark.parametrize(("limit", "leaving"), [(0, 3), (1, 1), (2, 2)])
-def test_num_unload_threads_bounds_the_unloads_at_a_time(play: Callable[..., Played], limit: int, leaving: int) -> None:
+def test_num_unload_threads_bounds_the_unloads_at_a_time(play: Play, limit: int, leaving: int) -> None:
     played = play(parallel_unloads=limit)
     played.want(1, 2, 3)
     for version in (1, 2, 3):
@@ -47,7 +40,7 @@ def test_num_unload_threads_bounds_the_unloads_at_a_time(play: Callable[..., Pla
 
 @pytest.mark.covers("srv-lifecycle")
 @pytest.mark.parametrize("attempts", [1, 3])
-def test_max_num_load_retries_bounds_the_attempts(play: Callable[..., Played], attempts: int) -> None:
+def test_max_num_load_retries_bounds_the_attempts(play: Play, attempts: int) -> None:
     played = play(load_attempts=attempts, retry=0.0)
     played.want(1)
     for attempt in range(attempts):
@@ -62,7 +55,7 @@ def test_max_num_load_retries_bounds_the_attempts(play: Callable[..., Played], a
 @pytest.mark.covers("srv-lifecycle")
 @pytest.mark.parametrize(("retry", "least", "most"), [(60.0, 50.0, 60.0), (None, 0.0, 0.6)])
 def test_load_retry_interval_micros_is_the_time_between_two_attempts(
-    play: Callable[..., Played], retry: float | None, least: float, most: float
+    play: Play, retry: float | None, least: float, most: float
 ) -> None:
     played = play(load_attempts=2, retry=retry)
     played.want(1)
@@ -73,7 +66,7 @@ def test_load_retry_interval_micros_is_the_time_between_two_attempts(
 
 @pytest.mark.covers("srv-lifecycle")
 def test_the_old_version_answers_until_the_new_one_can_and_the_newest_that_is_wanted_then(
-    play: Callable[..., Played],
+    play: Play,
 ) -> None:
     played = play()
     played.want(1)
@@ -95,7 +88,7 @@ def test_the_old_version_answers_until_the_new_one_can_and_the_newest_that_is_wa
 
 
 @pytest.mark.covers("srv-lifecycle")
-def test_a_version_that_failed_takes_nothing_from_the_old_one(play: Callable[..., Played]) -> None:
+def test_a_version_that_failed_takes_nothing_from_the_old_one(play: Play) -> None:
     played = play()
     played.want(1)
     played.load(1)
@@ -107,7 +100,7 @@ def test_a_version_that_failed_takes_nothing_from_the_old_one(play: Callable[...
 
 
 @pytest.mark.covers("srv-version-policy")
-def test_labels_belong_to_versions_that_are_there(play: Callable[..., Played]) -> None:
+def test_labels_belong_to_versions_that_are_there(play: Play) -> None:
     played = play()
     played.want(1, 2, stable=1, next=2, lost=9)
     played.load(1)
@@ -122,7 +115,7 @@ def test_labels_belong_to_versions_that_are_there(play: Callable[..., Played]) -
     assert played.reads(1) == {"version/1"}
 
 
-def test_readiness_waits_for_every_model_once(play: Callable[..., Played]) -> None:
+def test_readiness_waits_for_every_model_once(play: Play) -> None:
     played = play()
     assert played.replica.unsettled() == []
     played.want(1)

@@ -34,6 +34,7 @@ class Played:
     ) -> None:
         self.forked: list[int] = []
         self.killed: list[int] = []
+        self.hurried: list[int] = []
         self.programs = programs or {}
         self._ends: dict[int, list[socket.socket]] = {}
         self.replica = Replica(
@@ -43,7 +44,7 @@ class Played:
                 fork=self._fork,
                 admit=lambda slot, directory, beside: self._fork(slot, directory),
                 kill=self.killed.append,
-                hurry=lambda pid: None,
+                hurry=self.hurried.append,
                 recover=lambda model, targets, runner_id: None,
                 unloaded=lambda model, version: None,
             ),
@@ -109,6 +110,10 @@ class Played:
             return []
         return [message for message in JsonChannel(end).receive() if "targets" not in message]
 
+    def has_read(self, version: int, *targets: str) -> None:
+        """The version's runner says that it reads these queues."""
+        self.say(version, "serving", targets=dict.fromkeys(targets, version))
+
     def reads(self, version: int) -> set[str]:
         return set(self.slot(version).targets_read())
 
@@ -130,10 +135,11 @@ def playing() -> Iterator[Callable[..., Played]]:
         models_per_runner: int = 1,
         programs: Mapping[int, str] | None = None,
         memory_bytes: int = 0,
+        idle_load: float = 100.0,
     ) -> Played:
         limits = ReplicaLimits(
             parallel_loads=parallel_loads, load_timeout_seconds=100.0, load_attempts=load_attempts,
-            idle_load_seconds=100.0, run_timeout_seconds=100.0, parallel_unloads=parallel_unloads,
+            idle_load_seconds=idle_load, run_timeout_seconds=100.0, parallel_unloads=parallel_unloads,
             load_retry_seconds=retry, models_per_runner=models_per_runner,
         )  # fmt: skip
         on_demand = OnDemand(memory_bytes, {}, models_per_runner=models_per_runner) if memory_bytes else None

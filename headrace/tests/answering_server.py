@@ -13,8 +13,10 @@ from typing import Any
 from typer.testing import CliRunner, Result
 
 from common.errors import InvalidInput
+from headrace import Client
 from headrace.cli import app
 from headrace.client.harmless import harmless
+from headrace.commands.session import Session
 from headrace.places import Addresses
 
 VERSION = {
@@ -51,6 +53,21 @@ _WRITTEN = ("detail", "error", "last_failure", "message", "note", "reason", "rea
 def at(url: str, *, registry_grpc: str = "") -> Addresses:
     """Of a platform all of whose HTTP doors are one."""
     return Addresses(url, url, url, (url,), registry_grpc=registry_grpc)
+
+
+class AtRegistry(Session):
+    """A platform whose registry alone runs."""
+
+    url = ""
+
+    @classmethod
+    def of(cls, url: str, folder: Path) -> "AtRegistry":
+        session = cls(folder, as_json=True)
+        object.__setattr__(session, "url", url)
+        return session
+
+    def client(self, *, timeout_seconds: float = 10.0, token: str | None = None) -> Client:
+        return Client(at(self.url), timeout_seconds=timeout_seconds)
 
 
 @dataclass

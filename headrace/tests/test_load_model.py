@@ -16,10 +16,9 @@ from headrace import Client
 from headrace.client.loading import LoadedVersion, load_as_keras
 from headrace.commands.predict import predict
 from headrace.commands.push import checked, exported_by, saved_model_of
-from headrace.commands.session import Session
 from headrace.local import inspect
 from headrace.notebook import ModelView
-from headrace.tests.answering_server import at
+from headrace.tests.answering_server import AtRegistry, at
 from testing.registry_process import RegistryProcess
 from testing.warm_python import called
 
@@ -123,15 +122,6 @@ def answers(url: str, folder: Path) -> tuple[tuple[Any, ...], dict[str, Any], li
     return (told, *predicted_here(url, folder))
 
 
-class AtRegistry(Session):
-    """A platform whose registry alone runs."""
-
-    url = ""
-
-    def client(self, *, timeout_seconds: float = 10.0, token: str | None = None) -> Client:
-        return Client(at(self.url), timeout_seconds=timeout_seconds)
-
-
 def predicted_here(url: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
     """Of `headrace predict m --version 1 --here`: the answer to a shard that TensorFlow wrote, and refusals."""
     import tensorflow as tf
@@ -142,8 +132,7 @@ def predicted_here(url: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
             floats = tf.train.Feature(float_list=tf.train.FloatList(value=[number]))
             example = tf.train.Example(features=tf.train.Features(feature={"x": floats}))
             writer.write(example.SerializeToString())
-    session = AtRegistry(folder, as_json=True)
-    object.__setattr__(session, "url", url)
+    session = AtRegistry.of(url, folder)
     said = io.StringIO()
     with redirect_stdout(said):
         predict(session, "m", file=str(shard), version=1, here=True)

@@ -16,9 +16,8 @@ from common.registry.client import manifest_of
 from headrace import Client
 from headrace.client.loading import LoadedVersion
 from headrace.commands.predict import predict
-from headrace.commands.session import Session
 from headrace.local.check import check_events, check_round
-from headrace.tests.answering_server import at
+from headrace.tests.answering_server import AtRegistry, at
 from testing.registry_process import RegistryProcess
 from testing.warm_python import called
 
@@ -27,19 +26,9 @@ _MODULE = b"name: own\nstream: s\ntask: binary\nlabel: y\nmodule: model.py\nfeat
 _ROWS = [{"x": -1.5}, {"x": 0.25}, {"x": 3.0}]
 
 
-class _AtRegistry(Session):
-    """A platform whose registry alone runs."""
-
-    url = ""
-
-    def client(self, *, timeout_seconds: float = 10.0, token: str | None = None) -> Client:
-        return Client(at(self.url), timeout_seconds=timeout_seconds)
-
-
 def _answers(url: str, round_id: str, folder: Path, exported: Path) -> tuple[list[Any], list[Any], list[Any], str]:
     """To rows, by the command; to a file of them; by the export of the same weights; and of a point that is damaged."""
-    session = _AtRegistry(folder, as_json=True)
-    object.__setattr__(session, "url", url)
+    session = AtRegistry.of(url, folder)
     answer = io.StringIO()
     with redirect_stdout(answer):
         predict(session, "m", json.dumps(_ROWS), here=True, round_id=round_id)
@@ -73,8 +62,7 @@ def _refuses_code(client: Client, registry: RegistryProcess) -> None:
     registry.client.put_resume_point(lease, state={}, files=())
     with pytest.raises(InvalidInput, match=r"code of its authors \(model.py\)"):
         client.loaded_point("own", planned.round_id)
-    session = _AtRegistry(Path(), as_json=True)
-    object.__setattr__(session, "url", registry.url)
+    session = AtRegistry.of(registry.url, Path())
     with pytest.raises(InvalidInput, match=r"cannot be exported: .*it ran"):
         predict(session, "own", "[[1.0]]", here=True, round_id=planned.round_id, trust_code=True)
 

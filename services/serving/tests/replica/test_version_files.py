@@ -3,77 +3,21 @@
 import hashlib
 import io
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from common.errors import DataLoss, Unavailable
 from common.process.pace import Pace
-from common.registry.catalog import FileEntry
-from common.registry.files import Patching
-from common.registry.patches import BLOCK_BYTES, blocks_of, patch_beside, patch_between
+from common.registry.patches import BLOCK_BYTES, blocks_of, patch_beside
 from services.serving.replica.sources.version_files import VersionFiles
-
-_BIG_BYTES = 4096
-"""From here on a file comes as a patch."""
-
-
-class Registry:
-    """The two calls that VersionFiles makes, over versions in memory."""
-
-    def __init__(self) -> None:
-        self.versions: dict[tuple[str, int], dict[str, bytes]] = {}
-        self.downloaded: list[str] = []
-        self.paces: list[Pace] = []
-        self.bases: list[list[str]] = []
-        self.is_away = False
-
-    def get_version(self, model: str, version: int) -> Any:
-        if self.is_away:
-            raise Unavailable("the registry is away")
-        files = self.versions[model, version]
-        entries = (FileEntry(path, len(data), hashlib.sha256(data).hexdigest()) for path, data in files.items())
-        return SimpleNamespace(files=tuple(entries), signature="")
-
-    def download(
-        self,
-        files: Sequence[FileEntry],
-        directory: Path,
-        *,
-        pace: Pace,
-        bases: Mapping[str, Path],
-        patching: Patching,
-    ) -> int:
-        self.paces.append(pace)
-        self.bases.append(list(bases))
-        contents = {
-            hashlib.sha256(data).hexdigest(): data for files in self.versions.values() for data in files.values()
-        }
-        for file in files:
-            path = directory / file.path
-            if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == file.digest:
-                continue
-            if self.is_away:
-                raise Unavailable("the registry is away")
-            path.unlink(missing_ok=True)  # it may have a second name
-            base = next((base for base in bases if len(contents[base]) == file.size_bytes >= _BIG_BYTES), "")
-            patch = base and patch_between(
-                io.BytesIO(contents[base]), io.BytesIO(contents[file.digest]), file.size_bytes
-            )
-            if patch:
-                assert patching(path, file, base, bases[base], patch) == file.digest
-            else:
-                path.write_bytes(contents[file.digest])
-            self.downloaded.append(file.digest)
-        return sum(file.size_bytes for file in files)
+from services.serving.tests.support.registry_in_memory import BIG_BYTES, MemoryRegistry
 
 
 @pytest.fixture
-def registry() -> Registry:
-    found = Registry()
+def registry() -> MemoryRegistry:
+    found = MemoryRegistry()
     for version in (1, 2, 3, 4):
         found.versions["m", version] = {
             "saved_model/saved_model.pb": b"the same graph",
@@ -84,12 +28,12 @@ def registry() -> Registry:
 
 
 @pytest.fixture
-def files(tmp_path: Path, registry: Registry) -> VersionFiles:
+def files(tmp_path: Path, registry: MemoryRegistry) -> VersionFiles:
     return VersionFiles(tmp_path, registry)
 
 
 def test_only_the_saved_model_comes_and_what_is_on_disk_already_does_not_come_again(
-    files: VersionFiles, registry: Registry
+    files: VersionFiles, registry: MemoryRegistry
 ) -> None:
     first, second = files.fetch("m", 1), files.fetch("m", 2)
     assert sorted(path.relative_to(first).as_posix() for path in first.rglob("*") if path.is_file()) == [
@@ -105,10 +49,10 @@ def test_only_the_saved_model_comes_and_what_is_on_disk_already_does_not_come_ag
 
 
 def test_beside_a_version_lies_what_it_changes_of_each_of_the_versions_before_it(
-    tmp_path: Path, registry: Registry
+    tmp_path: Path, registry: MemoryRegistry
 ) -> None:
     path = "variables/variables.data-00000-of-00001"
-    content = bytearray(_BIG_BYTES)
+    content = bytearray(BIG_BYTES)
     contents: list[bytes] = []
     for version in range(1, 7):
         content[version * 64] = version
@@ -130,12 +74,12 @@ def test_beside_a_version_lies_what_it_changes_of_each_of_the_versions_before_it
     assert len(list((tmp_path / "files").iterdir())) == 2
 
 
-def test_a_version_whose_patch_cannot_be_kept_is_fetched_all_the_same(tmp_path: Path, registry: Registry) -> None:
+def test_a_version_whose_patch_cannot_be_kept_is_fetched_all_the_same(tmp_path: Path, registry: MemoryRegistry) -> None:
     data = "saved_model/variables/variables.data-00000-of-00001"
     for version in (1, 2):
         registry.versions["m", version] = {
             "saved_model/saved_model.pb": b"g",
-            data: bytes([version]) + bytes(_BIG_BYTES),
+            data: bytes([version]) + bytes(BIG_BYTES),
         }
     files = VersionFiles(tmp_path, registry)
     files.fetch("m", 1)
@@ -170,7 +114,7 @@ def swap(version: Path) -> None:
 
 @pytest.mark.parametrize("damage", [cut, change, lose, add, swap])
 def test_a_version_on_disk_that_is_not_what_its_manifest_says_is_fetched_again(
-    files: VersionFiles, registry: Registry, damage: Callable[[Path], None]
+    files: VersionFiles, registry: MemoryRegistry, damage: Callable[[Path], None]
 ) -> None:
     files.fetch("m", 2)
     damage(files.fetch("m", 1))
@@ -183,14 +127,14 @@ def test_a_version_on_disk_that_is_not_what_its_manifest_says_is_fetched_again(
 
 
 def test_a_damaged_file_is_not_taken_over_into_another_version(
-    files: VersionFiles, registry: Registry, tmp_path: Path
+    files: VersionFiles, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
     (files.fetch("m", 1) / "saved_model.pb").write_bytes(b"another graph!")
     assert (files.fetch("m", 2) / "saved_model.pb").read_bytes() == b"the same graph"
 
 
 def test_without_the_registry_what_is_whole_is_there_and_what_is_damaged_is_not(
-    files: VersionFiles, registry: Registry, tmp_path: Path
+    files: VersionFiles, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
     first, second = files.fetch("m", 1), files.fetch("m", 2)
     cut(second)
@@ -203,7 +147,7 @@ def test_without_the_registry_what_is_whole_is_there_and_what_is_damaged_is_not(
     assert not files.holds("m", 1)
 
 
-def test_all_downloads_keep_to_one_pace(tmp_path: Path, registry: Registry) -> None:
+def test_all_downloads_keep_to_one_pace(tmp_path: Path, registry: MemoryRegistry) -> None:
     pace = Pace(lambda: 0.0)
     files = VersionFiles(tmp_path, registry, pace=pace)
     files.fetch("m", 1)
@@ -211,14 +155,14 @@ def test_all_downloads_keep_to_one_pace(tmp_path: Path, registry: Registry) -> N
     assert registry.paces == [pace, pace]
 
 
-def test_a_version_without_a_saved_model_is_refused(files: VersionFiles, registry: Registry) -> None:
+def test_a_version_without_a_saved_model_is_refused(files: VersionFiles, registry: MemoryRegistry) -> None:
     registry.versions["m", 9] = {"checkpoint/data": b"x"}
     with pytest.raises(DataLoss, match=r"version 9 of m has no saved_model/saved_model.pb"):
         files.fetch("m", 9)
 
 
 def test_an_interrupted_fetch_leaves_no_version_and_is_taken_up_again(
-    files: VersionFiles, registry: Registry, tmp_path: Path
+    files: VersionFiles, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
     registry.is_away = True
     with pytest.raises(Unavailable):
@@ -250,6 +194,8 @@ def test_cleaning_removes_what_a_crash_left_half_done(files: VersionFiles, tmp_p
     assert not (tmp_path / "files/orphan").exists()
 
 
-def test_a_model_name_cannot_lead_out_of_the_folder(files: VersionFiles, registry: Registry, tmp_path: Path) -> None:
+def test_a_model_name_cannot_lead_out_of_the_folder(
+    files: VersionFiles, registry: MemoryRegistry, tmp_path: Path
+) -> None:
     registry.versions["../x", 1] = registry.versions["m", 1]
     assert files.fetch("../x", 1).resolve().is_relative_to(tmp_path / "versions")

@@ -34,7 +34,7 @@ def logout(session: Session) -> None:
 
 
 def whoami(session: Session) -> None:
-    """Say whose token the platform is shown, and its roles."""
+    """Show whose token this command sends, and its roles."""
     found: dict[str, Any] = dict(session.client().whoami())
     session.show(found, lambda: echo(f"{found['name']}: {', '.join(found['roles'])}"))
 

@@ -41,8 +41,8 @@ def fit(
 ) -> None:
     """Train a definition on the events of given files, once, and leave the export in a folder.
 
-    It is the round that a platform would train over the same events, with all passes that the definition asks for:
-    each event once in a pass, each pass in another order. Nothing is registered.
+    It is the round that a platform would train over the same events, with all passes that the definition asks for,
+    each in another order. Nothing is registered.
     """
     from headrace.files.definition_folder import read_folder
     from headrace.files.sources import formats
@@ -97,7 +97,7 @@ def search(
     seed: Annotated[int, typer.Option(min=0, help="Of the sampler.")] = 0,
     limit: Annotated[float, typer.Option(min=1, help="Seconds that a round may take.")] = 3600.0,
 ) -> None:
-    """Search values of a definition's keys: train it with some, over the same events, and keep the best.
+    """Search hyperparameters: train a definition with several values of its keys on the same events, keep the best.
 
     Each trial is the round that `headrace fit` would train; all hold out the same events. Nothing is registered.
     """

@@ -84,13 +84,18 @@ class CommandApp(typer.Typer):
     """Its commands take the Session where typer's take their context."""
 
     def command(self, *given: Any, **named: Any) -> Callable[[Any], Any]:
-        register = super().command(*given, **named)
+        register = super().command
 
         def add(function: Any) -> Any:
-            register(_of_context(function))
+            register(*given, **{"help": _unwrapped(function.__doc__ or ""), **named})(_of_context(function))
             return function
 
         return add
+
+
+def _unwrapped(text: str) -> str:
+    """Its paragraphs, each on a line: typer would break them where the code does, and again at the terminal's width."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n"))
 
 
 def _of_context(function: Any) -> Any:

@@ -373,6 +373,11 @@ def test_help_names_every_exit_status() -> None:
     assert all(f"{status} " in text for status in (0, 1, 2, *(kind.exit for kind in KINDS)))
 
 
+def test_help_breaks_its_lines_where_the_terminal_ends_and_not_where_the_code_does() -> None:
+    told = CliRunner().invoke(app, ["push", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
+    assert "No alias moves: `headrace promote` takes it" in told
+
+
 def test_logs_show_the_end_of_each_log(run: Run, tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "ingest.log").write_text("".join(f"line {number}\n" for number in range(50)))

@@ -56,7 +56,7 @@ _STARVED_SHARE, _STALLED_SHARE = 0.1, 0.01
 class Attempt:
     """Lives as long as one lease. `run` is called by the thread that owns the zygote; `progress` may be read by any.
 
-    Crash of this process anywhere: the kernel kills the child, the lease runs out or is taken back by the restarted
+    Crash of this process anywhere: the kernel kills the child, the lease runs out or is revoked by the restarted
     trainer, and the next attempt goes on from the newest resume point.
     """
 

@@ -49,8 +49,8 @@ class StateReader:
         self._has_values = False
 
     def read(self, directory: Path, pace: Pace) -> list[np.ndarray] | None:
-        """The values that a SavedModel of the program has. They overwrite those of the last call, unless `let_go` came
-        between. None where a variable is no plain numbers in one piece.
+        """The values that a SavedModel of the program has. They overwrite those of the last call. None where a variable
+        is no plain numbers in one piece.
 
         Raises:
             RequestFailed: DATA_LOSS, a file is damaged.
@@ -94,10 +94,6 @@ class StateReader:
         for variable, array in zip(variables, self._kept, strict=True):
             _overlay(array, places * BLOCK_BYTES - variable.offset, blocks)
         return True
-
-    def let_go(self) -> None:
-        """Leaves the memory of the last values to their holders."""
-        self._kept = []
 
 
 def _is_plain(variable: Variable) -> bool:

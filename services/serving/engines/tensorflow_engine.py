@@ -113,8 +113,6 @@ class TensorFlowEngine:
 
     def values(self) -> Sequence[np.ndarray] | None:
         """The values of its variables, copied; None where it has more state than variables."""
-        if self._reader:
-            self._reader.let_go()
         try:
             return self._program.values(self._session)
         except tf.errors.OpError:  # a variable that neither the files nor the initialisation give a value

@@ -54,7 +54,7 @@ class Program:
         return _SESSION(graph=self._graph, config=self._config)
 
     def values(self, session: Any) -> list[np.ndarray] | None:
-        """The values of its variables, without copying; None where a session has more state than variables."""
+        """Copies of the values of its variables; None where a session has more state than variables."""
         return None if self._assignment is None else list(session.run(self._reads))
 
     def assignment(self, session: Any) -> Callable[..., Any]:

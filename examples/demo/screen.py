@@ -130,7 +130,7 @@ def versions_table(rows: Sequence[Mapping[str, Any]], metric: str) -> Any:
 
 def foresight_table(stretches: Sequence[Mapping[str, Any]], metric: str) -> Any:
     """The live version and the first on events that were to come."""
-    columns = (">events to come", ">asked", f">{metric}, live\nversion", f">{metric}, version\ntrained once")
+    columns = (">events to come", ">predictions", f">{metric}, live\nversion", f">{metric}, version\ntrained once")
     cells = [
         [
             f"{stretch['from']:,} to {stretch['to']:,}", f"{stretch['asked']:,}",

@@ -13,7 +13,7 @@ from common.storage import place_of
 from headrace.commands.session import CommandApp, Session
 from headrace.commands.terminal import echo
 
-app = CommandApp(help="Who did what to the registry, and whether the record is whole.", no_args_is_help=True)
+app = CommandApp(help="Export the registry's record of changes, and verify that it is whole.", no_args_is_help=True)
 File = Annotated[Path, typer.Argument(metavar="FILE", help="JSON lines.")]
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, NDArray[np.generic]]
 
-app = CommandApp(help="The weights and state from which the next round starts.", no_args_is_help=True)
+app = CommandApp(help="Look into the weights and state from which the next round starts.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="MODEL[@VERSION]")]
 _TABLES, _INDEX = "checkpoint/tables.data", "checkpoint/index.json"
 _WEIGHTS = re.compile(r"checkpoint/weights(-\d{5}-of-\d{5})?\.npz")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from common.registry.catalog import Stream
     from protos.example_pb2 import Feature
 
-app = CommandApp(help="TFRecord files, and a stream's events as such files.", no_args_is_help=True)
+app = CommandApp(help="Read TFRecord files, and write a stream's events as TFRecord files.", no_args_is_help=True)
 _SHARD_BYTES = 100_000_000
 
 

@@ -18,7 +18,7 @@ from headrace.files.own_files import own_files
 if TYPE_CHECKING:
     from common.registry.signing import TrustedKeys
 
-app = CommandApp(help="Ed25519 keys that sign versions.", no_args_is_help=True)
+app = CommandApp(help="Make the Ed25519 keys that sign versions, and list their ids.", no_args_is_help=True)
 
 
 @app.command()

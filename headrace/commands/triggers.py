@@ -13,7 +13,7 @@ from common.counted import counted
 from common.errors import InvalidInput
 from headrace.commands.session import CommandApp, ModelName, Session, age, print_line, print_table
 
-app = CommandApp(help="When rounds are planned.", no_args_is_help=True)
+app = CommandApp(help="Show the rounds that other triggers would plan over the same log.", no_args_is_help=True)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SHOWN = 10
 

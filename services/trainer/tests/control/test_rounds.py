@@ -38,6 +38,12 @@ from testing.registry_server import RegistryServer
 from testing.waiting import DEADLINE_SECONDS, wait_until
 
 
+def metrics_of(trainer: TrainerProcess) -> str:
+    port = trainer.environment["TRAINER_HTTP_PORT"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        return str(answer.read().decode())
+
+
 @pytest.mark.covers("loop-monitored", "perf-tfprof", "perf-threads")
 def test_events_become_versions_round_after_round_and_the_next_can_be_asked_to_be_traced_once(
     trainer: TrainerProcess, registry: RegistryClient, events: Events
@@ -77,6 +83,8 @@ def test_events_become_versions_round_after_round_and_the_next_can_be_asked_to_b
     assert [found.plan.parent_version for found in reversed(rounds)] == [2, 3, 4, 5, 6]
     assert [found.plan.ranges[0].from_offset for found in reversed(rounds)] == [4, 6, 8, 10, 12]
     assert sum(version.events_trained for version in registry.list_versions(MODEL)) == 74
+    measured = f'headrace_trainer_round_seconds_count{{model="{MODEL}"}} 7.0'
+    wait_until(lambda: measured in metrics_of(trainer), "each of the seven is measured")
 
 
 @pytest.mark.covers("loop-recovery")
@@ -188,10 +196,7 @@ def test_a_round_that_gets_no_core_says_so_and_no_other_is_begun_beside_it(
     )
     assert hindrance_of(found[0]).startswith("starved: 0 s of processor time in ")
     assert trainer.status()["set_aside"] == []
-    with urllib.request.urlopen(
-        f"http://127.0.0.1:{trainer.environment['TRAINER_HTTP_PORT']}/metrics", timeout=60
-    ) as answer:
-        assert b'headrace_trainer_running_rounds{activity="starved"} 1.0' in answer.read()
+    assert 'headrace_trainer_running_rounds{activity="starved"} 1.0' in metrics_of(trainer)
     os.kill(child_pid, signal.SIGCONT)
 
 

@@ -76,11 +76,11 @@ def sensitivity(weights: Any) -> float:
     return float(true[false <= 0.1 + 1e-12].max())
 
 
-def expected_calibration_error(confidence: Any, truth: Any) -> Callable[[Any], float]:
+def expected_calibration_error(confidence: Any, truth: Any, bins: int = 10) -> Callable[[Any], float]:
     def value(weights: Any) -> float:
         total = 0.0
-        for low in range(10):
-            inside = (confidence >= low / 10) & ((confidence < (low + 1) / 10) | (low == 9))
+        for low in range(bins):
+            inside = (confidence >= low / bins) & ((confidence < (low + 1) / bins) | (low == bins - 1))
             if weights[inside].sum() > 0:
                 gap = np.average(confidence[inside], weights=weights[inside]) - np.average(
                     truth[inside], weights=weights[inside]
@@ -174,6 +174,7 @@ EXPECTED: dict[str, dict[str, Callable[[Any], Any]]] = {
         "brier": lambda w: sk.brier_score_loss(TRUTH, PROBABILITIES, sample_weight=w),
         "calibration": lambda w: np.average(PROBABILITIES, weights=w) / np.average(TRUTH, weights=w),
         "ece": expected_calibration_error(PROBABILITIES, TRUTH),
+        "ece@4": expected_calibration_error(PROBABILITIES, TRUTH, bins=4),
         "true_negatives": of_four(0),
         "false_positives": of_four(1),
         "false_negatives": of_four(2),

@@ -67,6 +67,9 @@ def trial_of(platform: Platform, version: int) -> str:
     return parse_session_start_info_plugin_data(told).group_name
 
 
+RARELY = {"taps": ["weights/hidden_0/kernel"], "tap_blocks": 1000}
+
+
 @pytest.mark.covers("tb-scalar-hist", "tb-pr-curve", "tb-media", "eco-tfdv", "est-run-config", "loop-monitored")
 def test_histograms_curves_and_worst_examples_are_kept_and_change_no_bit(tmp_path: Path) -> None:
     plain, watched = (Platform(tmp_path / name, exports=False) for name in ("plain", "watched"))
@@ -131,9 +134,11 @@ def test_histograms_curves_and_worst_examples_are_kept_and_change_no_bit(tmp_pat
     layout = layout_pb2.Layout.FromString(found["custom_scalars"]["custom_scalars__config__"][0][1].item())
     assert [category.title for category in layout.category] == ["losses", "metrics"]
     watched.append(small_events(120))
-    few = definition(features=WATCHED, training=asked | {"summaries": {"histograms": 1000, "worst": 3}})
+    few = definition(features=WATCHED, training=asked | {"summaries": {"histograms": 1000, "worst": 3} | RARELY})
     assert isinstance(watched.train(watched.lease(few, parent_version=1), work_dir="work-2"), Done)
     assert len(of_version(watched, 2)["histograms"]["weights/hidden_0/kernel"]) == 1, "a short round is seen once"
+    (tap,) = (tmp_path / "watched/cache/model/2/taps.ndjson").read_text().splitlines()
+    assert json.loads(tap)["step"] == watched.registry.versions[1].step
     tags = {plugin: {tag.split("/")[0] for tag in tags} for plugin, tags in of_version(watched, 2).items()}
     scalars = {"loss", "data_loss", "regularization_loss", "learning_rate", "gradient_norm", "update_ratio"}
     assert tags["scalars"] >= scalars | {"candidate", "parent", "progressive"}

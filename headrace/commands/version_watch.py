@@ -134,7 +134,9 @@ def changes(before: Look, after: Look) -> list[Happening]:
         elif known is not None and known.status != version.status:
             found.append(_status_changed(version))
     last = before.history[-1:]
-    found += [_moved(move) for move in takewhile(lambda move: [move] != last, reversed(after.history))]
+    fresh = {number: version for number, version in after.versions.items() if number > newest}
+    moves = takewhile(lambda move: [move] != last, reversed(after.history))
+    found += [_moved(move, fresh.get(move.to_version)) for move in moves]
     return sorted(found, key=lambda happening: happening.at)
 
 
@@ -162,8 +164,10 @@ def _status_changed(version: Version) -> Happening:
     return Happening(at, f"version {version.version} is {version.status}", document)
 
 
-def _moved(move: AliasChange) -> Happening:
+def _moved(move: AliasChange, registered: Version | None) -> Happening:
+    """`registered`: the version, where its line stands in the same look: the gate's reasons are not repeated."""
     to = f"is version {move.to_version}" if move.to_version else "was removed"
     was = f", was version {move.from_version}" if move.from_version else ""
-    reason = f": {move.reason}" if move.reason else ""
+    known = f": {'; '.join(registered.verdict.reasons)}" if registered else ""
+    reason = f": {move.reason.removesuffix(known)}" if move.reason else ""
     return Happening(move.at, f"{move.alias} {to}{was} (by {move.by}{reason})", {"change": "alias", **asdict(move)})

@@ -96,6 +96,17 @@ def test_what_happened_between_two_looks_is_told_in_its_order() -> None:
         "version 2 is archived",
     ]
     assert told[0].text.endswith("(by gate: it was slow)")
+    judged = replace(THIRD, verdict=replace(THIRD.verdict, reasons=("auc is 0.9", "judged on 9")))
+    passed = MOVE | {"reason": "m-3 passed the gate: auc is 0.9; judged on 9"}
+    assert [
+        happening.text.partition(" (")[2] for happening in changes(look(SECOND), look(SECOND, judged, moves=(passed,)))
+    ] == [
+        "auc is 0.9; judged on 9)",
+        "by gate: m-3 passed the gate)",
+    ]
+    assert changes(look(judged), look(judged, moves=(passed,)))[0].text.endswith(
+        "(by gate: m-3 passed the gate: auc is 0.9; judged on 9)"
+    )
     assert changes(look(SECOND, moves=(MOVE,)), look(SECOND, moves=(MOVE,))) == []
     # Each look holds the newest versions and moves: of many, the oldest fall out between two.
     later = MOVE | {"from_version": 3, "to_version": 4, "at": 70.0}

@@ -84,7 +84,7 @@ def test_reasons_are_sentences_with_numbers() -> None:
         "auc 0.4 is 0.31 worse than the parent's 0.71, 0.005 worse is allowed",
     )
     assert _judge(rule, 0.72, 0.71).reasons == (
-        "auc 0.72 is within its bounds",
+        "auc 0.72 is within its bounds, at least 0.5",
         "auc 0.72 is 0.01 better than the parent's 0.71, 0.005 worse is allowed",
     )
     assert _judge(rule, math.nan).reasons == ("the candidate's auc is missing or not a number",)

@@ -361,7 +361,9 @@ def _bounds_sentence(rule: Rule, figures: _Figures, value: float) -> str:
         return f"{figures.name} {value:.6g} is above the most allowed, {rule.max_value:.6g}"
     if rule.min_value is None and rule.max_value is None:
         return f"{figures.name} is {value:.6g}"
-    return f"{figures.name} {value:.6g} is within its bounds"
+    bounds = (("at least", rule.min_value), ("at most", rule.max_value))
+    allowed = " and ".join(f"{word} {bound:.6g}" for word, bound in bounds if bound is not None)
+    return f"{figures.name} {value:.6g} is within its bounds, {allowed}"
 
 
 def _metric(metrics: VersionMetrics, side: str, name: str) -> float:

@@ -97,7 +97,7 @@ def decide(triggers: Triggers, situation: Situation) -> Fire | Wait:
     examples that wait and were judged before, such as those of a rejected version."""
     decision = _decide(triggers, situation)
     if isinstance(decision, Wait) and situation.unlabelled:
-        return replace(decision, reason=f"{decision.reason}; {situation.unlabelled} wait for their labels")
+        return replace(decision, reason=f"{decision.reason}; {situation.unlabelled:,} wait for their labels")
     return decision
 
 
@@ -105,7 +105,7 @@ def _decide(triggers: Triggers, situation: Situation) -> Fire | Wait:
     if situation.is_requested and situation.judged_before:
         return Fire(MANUAL)
     if situation.fresh_examples < 1:
-        again = f"; {situation.judged_before} that were learned before are learned again with the next"
+        again = f"; {situation.judged_before:,} that were learned before are learned again with the next"
         return Wait(f"there is no new example{again if situation.judged_before else ''}")
     if situation.is_requested:
         return Fire(MANUAL)

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +11,16 @@ import typer
 
 from common.counted import counted
 from common.errors import InvalidInput
-from common.registry.catalog import PRODUCTION, THINNED_TO, Applied, Model, OffsetRange, Version, VersionMetrics
+from common.registry.catalog import (
+    PRODUCTION,
+    THINNED_TO,
+    Applied,
+    Decision,
+    Model,
+    OffsetRange,
+    Version,
+    VersionMetrics,
+)
 from common.registry.plan_notes import PUSHED
 from common.registry.round_words import JUDGED_ON, rolled_back_words
 from common.schema import Schema
@@ -215,7 +224,9 @@ def _print_versions(model: Model, listing: Listing, learned: str, clean: int) ->
     columns = (">version", ">from", *counts, ">parent", ">candidate", "verdict", "live as", ">age")
     metrics = ", ".join(dict.fromkeys(version.verdict.rule.shown_metric for version in versions))
     title = f"versions of {model.name}; parent and candidate: {metrics} on held-out events"
-    print_table(title, columns, [_version_row(version, model, listing.not_loaded) for version in versions])
+    print_table(title, columns, [_version_row(version, model) for version in versions])
+    for sentence in _objections(versions, listing.not_loaded):
+        echo(sentence)
     if clean != live:
         free = f"version {clean} is its newest ancestor" if clean else "it has no ancestor"
         echo(f"{PRODUCTION}, version {live}, learned the events at {learned}; {free} without them")
@@ -301,19 +312,23 @@ def _others(model: Model) -> str:
     return ", ".join(f"{alias} {version}" for alias, version in model.aliases.items() if alias != PRODUCTION)
 
 
-def _version_row(version: Version, model: Model, failed: Mapping[int, Mapping[str, str]]) -> list[object]:
+def _objections(versions: Iterable[Version], failed: Mapping[int, Mapping[str, str]]) -> Iterator[str]:
+    """Why versions were rejected, and why replicas have not loaded them: below the table, whose columns are narrow."""
+    for version in versions:
+        reasons = [reason for reason in version.verdict.reasons if not reason.startswith(JUDGED_ON)]
+        if reasons and version.verdict.decision is Decision.REJECT:
+            yield f"version {version.version} was rejected: {'; '.join(reasons)}"
+        for instance, reason in failed.get(version.version, {}).items():
+            yield f"version {version.version} is not loaded by {instance}: {reason}"
+
+
+def _version_row(version: Version, model: Model) -> list[object]:
     metric = version.verdict.rule.shown_metric
     live = ", ".join(alias for alias, number in model.aliases.items() if number == version.version)
-    verdict = str(version.verdict.decision)
-    reasons = [reason for reason in version.verdict.reasons if not reason.startswith(JUDGED_ON)]
-    if reasons and verdict == "reject":
-        verdict += f": {'; '.join(reasons)}"
-    for instance, reason in failed.get(version.version, {}).items():
-        verdict += f"; not loaded by {instance}: {reason}"
     return [
         version.version, version.parent_version or "-", f"{version.events_trained:,}", f"{version.events_held_out:,}",
         f"{version.events_unusable:,}", metric_of(version.metrics, "parent", metric),
-        metric_of(version.metrics, "candidate", metric), verdict, live,
+        metric_of(version.metrics, "candidate", metric), str(version.verdict.decision), live,
         age(time.time() - version.created_at, units=1),
     ]  # fmt: skip
 

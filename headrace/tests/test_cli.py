@@ -110,7 +110,15 @@ def test_models_and_versions_as_json_hold_what_the_registry_says(run: Run, serve
 
 
 def test_versions_for_people_show_verdict_metric_and_what_is_live(run: Run, server: Server) -> None:
-    lines = run("versions", "m", answers=(MODEL, {"versions": [VERSION]})).stdout.splitlines()
+    why = "auc 0.604123 is below the least allowed, 0.7"
+    refused = {"decision": "reject", "reasons": [why], "rule": {"metric": "auc"}}
+    third = VERSION | {
+        "version": 3,
+        "verdict": refused,
+        "served_by": [{"instance_id": "serving-0", "reason": "no memory"}],
+    }
+    lines = run("versions", "m", answers=(MODEL, {"versions": [VERSION, third]})).stdout.splitlines()
+    assert lines[-2:] == [f"version 3 was rejected: {why}", "version 3 is not loaded by serving-0: no memory"]
     row = next(line for line in lines if "promote" in line)
     assert row.split()[:9] == ["2", "1", "90", "10", "0", "-", "0.7000", "promote", "production"]
     assert max(map(len, lines)) <= 80

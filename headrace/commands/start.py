@@ -136,7 +136,7 @@ def check(
         show_skipped(checked)
         passed = f"{definition.name} can be applied. One pass over {counted(done['trained'], 'event')}"
         show_round(passed, definition, done)
-        echo(f"it answers, for example: {done['answers'][0]}" if done["answers"] else "it was not asked")
+        echo(f"it answers, for example: {done['answers'][0]}" if done["answers"] else "no event was predicted")
 
     session.show(document, show)
 

@@ -65,13 +65,13 @@ def watch_versions(session: Session, model: str, *, interval_seconds: float) -> 
 
     first, line = look(), StatusLine.of(session)
     newest = max(first.versions, default=0)
-    heading = f"watching {model}, newest version {newest or '-'}; asking every {interval_seconds:g} s until Ctrl-C"
+    heading = f"watching {model}, newest version {newest or '-'}; looking every {interval_seconds:g} s until Ctrl-C"
     echo(heading, err=True)
     line.show(first.progress.sentence, part=first.progress.part)
 
     def on_away(reason: str) -> None:
         line.clear()
-        echo(f"the registry is away, and is asked again ({reason})", err=True)
+        echo(f"the registry is away; the next look tries again ({reason})", err=True)
 
     looks = follow(first, look, pause=lambda: time.sleep(interval_seconds), on_away=on_away)
     for happenings, progress in looks:

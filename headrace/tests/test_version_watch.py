@@ -49,7 +49,7 @@ def test_each_change_is_a_line_as_it_happens(run: Run, server: Server, as_json: 
     server.will_answer(404, {"error": {"kind": "NotFound", "message": "the test is over"}})
     result = run(*(["--json"] if as_json else []), "versions", "m", "--watch", "--interval", "0.1")
     assert result.exit_code == NotFound.exit
-    assert "watching m, newest version 2; asking every 0.1 s until Ctrl-C" in result.stderr
+    assert "watching m, newest version 2; looking every 0.1 s until Ctrl-C" in result.stderr
     lines = result.stdout.splitlines()
     if as_json:
         registered, moved = map(json.loads, lines)

@@ -444,7 +444,9 @@ def test_what_retention_thinned_is_told_with_the_versions_and_by_the_version_as_
     assert "one version an hour stays" in told
     server.will_answer(200, MODEL)
     server.will_answer(200, VERSION | {"status": "archived", "thinned_at": 61.0, "thinned_by": "hourly"}
-        | {"environment": {"fired": {"min_examples": "120 of 100 new examples"}}})  # fmt: skip
+        | {"environment": {"fired": {"min_examples": "120 of 100 new examples"}}}
+        | {"unusable": {"reasons": {"late must be 0 or 1": 1200}}})  # fmt: skip
     shown = run("show", "m@2").stdout
     assert "thinned at 1970-01-01 00:01:01Z: one version an hour stays" in shown
     assert "due by    min_examples: 120 of 100 new examples" in shown
+    assert "unusable  1,200: late must be 0 or 1" in shown

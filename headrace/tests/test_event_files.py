@@ -206,6 +206,10 @@ def test_tfrecord_frames_go_as_they_are(tmp_path: Path) -> None:
         path.write_bytes(content)
         (batch,) = batches(path, "tfrecord", SCHEMA)
         assert cut(batch.body)[0] == [b"one", b"two", b""]
+    like_zlib = frame([b"1" * 376])
+    assert like_zlib[:2] == b"\x78\x01", "as what zlib writes begins"
+    path.write_bytes(like_zlib)
+    assert [one.body for one in batches(path, "tfrecord", SCHEMA)] == [like_zlib]
     (packed := tmp_path / "events.tfrecord.gz").write_bytes(gzip.compress(framed))
     assert [one.body for one in batches(packed, source_of(place_of(packed)), SCHEMA)] == [framed]
     assert batch.content_type == "application/x-tfrecord"

@@ -55,6 +55,7 @@ def test_a_trace_is_shown_by_node_scope_or_operation_and_filtered(server: Server
     assert "compute-bound" in told.output
     assert "and 2 more" in told.output
     assert (tmp_path / "here" / "trace.json").read_bytes() == b"{}"
+    assert f"{tmp_path / 'here' / 'trace.json'} opens in chrome://tracing" in told.output
 
 
 def test_a_round_is_asked_to_be_traced(server: Server, run: Run) -> None:
@@ -100,6 +101,8 @@ def test_a_stream_is_compared_with_a_versions_round_and_drift_is_an_exit_status(
     assert "2,000" in run("stats", "s", answers=({"streams": [STREAM]}, document(3.0))).output
     assert run("stats", "s", "--fail-at", "large").exit_code == 3
     assert run("stats", "m@2", answers=(version({}),)).exit_code == 4
+    unknown = run("stats", "t", answers=({"streams": [STREAM]}, {"models": []}))
+    assert (unknown.exit_code, "there is no stream or model t" in unknown.stderr) == (4, True)
 
 
 @pytest.mark.covers("eco-tft", "eco-tfdv")

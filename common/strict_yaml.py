@@ -33,13 +33,15 @@ class _StrictLoader(yaml.CSafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """PyYAML keeps the last of two equal keys, which YAML forbids."""
         seen: set[str] = set()
-        repeated: set[str] = set()
+        repeated: dict[str, int] = {}
         for key, _ in node.value:
             text = f"{key.tag} {key.value}"
-            (repeated if text in seen else seen).add(text)
+            if text in seen:
+                repeated.setdefault(str(key.value)[:100], key.start_mark.line + 1)
+            seen.add(text)
         if repeated:
-            names = ", ".join(sorted(text.partition(" ")[2][:100] for text in repeated))
-            raise InvalidInput(f"{self.place}: {names} given twice (line {node.start_mark.line + 1})")
+            found = ", ".join(f"{name} given twice (again in line {line})" for name, line in repeated.items())
+            raise InvalidInput(f"{self.place}: {found}")
         return dict(super().construct_mapping(node, deep=deep))
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:

@@ -22,7 +22,7 @@ _LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] 
         ("[" * 40 + "]" * 40, "nested more than 32 deep"),
         ("[" * 100_000, "nested more than 32 deep"),
         ("a: 2026-99-99", "f is not YAML: month must be in 1..12"),
-        ("{a: 1, b: 2, a: 3}", "a given twice"),
+        ("a: 1\nb: 2\na: 3\nb: 4", r"f: a given twice \(again in line 3\), b given twice \(again in line 4\)"),
         ("[1, 2]: 3", "f is not YAML"),
         ("a: b: c", "f is not YAML"),
         ("a: !!bool maybe", "f is not YAML"),

@@ -4,6 +4,7 @@ Both run as processes: what a user's module does to its process stays there.
 """
 
 import json
+import operator
 import signal
 import subprocess
 import sys
@@ -205,10 +206,20 @@ def doubts(definition: Definition, done: Mapping[str, Any]) -> Iterator[str]:
             f"rejected (evaluation.max_unusable in model.yaml)"
         )
     yield from done["warnings"]
-    for metric in dict.fromkeys(rule.metric for rule in definition.gate.all_rules if not rule.slice):
+    rules = [rule for rule in definition.gate.all_rules if not rule.slice]
+    for metric in dict.fromkeys(rule.metric for rule in rules):
         if done["held_out"] and done["metrics"].get(metric) is None:
             why = done["undefined"].get(metric)
             yield (
                 f"the gate asks for {metric}, which "
                 f"{f'is not defined: {why}' if why else 'is not measured on the held-out events'}"
             )
+    for rule in rules:
+        value = done["metrics"].get(rule.metric)
+        for bound, is_broken in (("min_value", operator.lt), ("max_value", operator.gt)):
+            allowed = getattr(rule, bound)
+            if None not in (value, allowed) and is_broken(value, allowed):
+                yield (
+                    f"the gate would reject {rule.metric} {value:.4g}: its {bound} is {allowed:g}; a round over more "
+                    f"events may reach it"
+                )

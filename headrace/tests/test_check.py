@@ -167,4 +167,11 @@ def test_what_the_gate_would_mind_is_said(folder: Path) -> None:
     assert "10 events cannot be used by the model: 10: loss is nan\n10.0% of the events" in told
     assert "more than 1.0% is rejected" in told
     assert "w\nthe gate asks for auc, which is not defined: all 10 held-out events have the label 1" in told
-    assert not list(doubts(definition, done | {"unusable": 0, "warnings": [], "metrics": {"auc": 0.5}}))
+    fine = done | {"unusable": 0, "warnings": [], "metrics": {"auc": 0.5}}
+    assert not list(doubts(definition, fine))
+    (folder / "model.yaml").write_text(_MODEL + "gate: {metric: auc, min_value: 0.7, max_value: 0.9}\n")
+    _, bounded = read_folder(folder).checked()
+    assert not list(doubts(bounded, fine | {"metrics": {"auc": 0.7}}))
+    for value, bound in ((0.5, "min_value is 0.7"), (0.95, "max_value is 0.9")):
+        (sentence,) = doubts(bounded, fine | {"metrics": {"auc": value}})
+        assert sentence.startswith(f"the gate would reject auc {value}: its {bound}; ")

@@ -315,6 +315,11 @@ def test_metadata_shows_signatures_with_default_values_written_out(front: FrontT
     assert get(front, "/v1/models/m/versions/7/metadata")[0] == 404
 
 
+def test_names_are_percent_decoded(front: FrontThread) -> None:
+    answer = front.post({"instances": [1]}, "/v1/models/a%2Fb%20c:predict")
+    assert (answer.status_code, answer.json()) == (404, {"error": "Servable not found for request: Latest(a/b c)"})
+
+
 def test_a_version_beyond_int64_is_refused(front: FrontThread) -> None:
     error = {"error": "Failed to convert version: 9223372036854775808 to numeric."}
     assert get(front, "/v1/models/m/versions/9223372036854775808:predict", "POST") == (400, error)

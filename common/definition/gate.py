@@ -58,6 +58,14 @@ class Rule:
     slice: Mapping[str, str | None] = field(default_factory=dict)
     min_examples: int = 0
 
+    def broken_bound(self, value: float) -> str:
+        """The rest of a sentence about a value that breaks a bound; empty for any other value."""
+        if self.min_value is not None and value < self.min_value:
+            return f"below the least allowed, {self.min_value:.6g}"
+        if self.max_value is not None and value > self.max_value:
+            return f"above the most allowed, {self.max_value:.6g}"
+        return ""
+
 
 @dataclass(frozen=True)
 class Gate:

@@ -4,7 +4,6 @@ Both run as processes: what a user's module does to its process stays there.
 """
 
 import json
-import operator
 import signal
 import subprocess
 import sys
@@ -216,10 +215,8 @@ def doubts(definition: Definition, done: Mapping[str, Any]) -> Iterator[str]:
             )
     for rule in rules:
         value = done["metrics"].get(rule.metric)
-        for bound, is_broken in (("min_value", operator.lt), ("max_value", operator.gt)):
-            allowed = getattr(rule, bound)
-            if None not in (value, allowed) and is_broken(value, allowed):
-                yield (
-                    f"the gate would reject {rule.metric} {value:.4g}: its {bound} is {allowed:g}; a round over more "
-                    f"events may reach it"
-                )
+        if value is not None and (broken := rule.broken_bound(value)):
+            yield (
+                f"the gate would reject this round: {rule.metric} {value:.4g} is {broken}; a round over more events "
+                f"may come to another value"
+            )

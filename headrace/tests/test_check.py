@@ -172,6 +172,6 @@ def test_what_the_gate_would_mind_is_said(folder: Path) -> None:
     (folder / "model.yaml").write_text(_MODEL + "gate: {metric: auc, min_value: 0.7, max_value: 0.9}\n")
     _, bounded = read_folder(folder).checked()
     assert not list(doubts(bounded, fine | {"metrics": {"auc": 0.7}}))
-    for value, bound in ((0.5, "min_value is 0.7"), (0.95, "max_value is 0.9")):
+    for value, bound in ((0.5, "below the least allowed, 0.7"), (0.95, "above the most allowed, 0.9")):
         (sentence,) = doubts(bounded, fine | {"metrics": {"auc": value}})
-        assert sentence.startswith(f"the gate would reject auc {value}: its {bound}; ")
+        assert sentence.startswith(f"the gate would reject this round: auc {value} is {bound}; ")

@@ -250,7 +250,7 @@ def _judge_rule(rule: Rule, figures: _Figures, *, has_parent: bool, is_by_interv
     if is_by_interval:
         _judge_interval(findings, rule, figures, candidate, parent if compares else None)
         return findings
-    findings.add("failed" if _breaks_bounds(rule, candidate) else "passed", _bounds_sentence(rule, figures, candidate))
+    findings.add("failed" if rule.broken_bound(candidate) else "passed", _bounds_sentence(rule, figures, candidate))
     if compares:
         fine, sentence = _compare(rule, figures, candidate, parent)
         findings.add("passed" if fine else "failed", sentence)
@@ -348,17 +348,9 @@ def _compare(rule: Rule, figures: _Figures, candidate: float, parent: float) -> 
     return fine, f"{figures.name} {candidate:.6g} is {change}, {allowed}"
 
 
-def _breaks_bounds(rule: Rule, value: float) -> bool:
-    below = rule.min_value is not None and value < rule.min_value
-    above = rule.max_value is not None and value > rule.max_value
-    return below or above
-
-
 def _bounds_sentence(rule: Rule, figures: _Figures, value: float) -> str:
-    if rule.min_value is not None and value < rule.min_value:
-        return f"{figures.name} {value:.6g} is below the least allowed, {rule.min_value:.6g}"
-    if rule.max_value is not None and value > rule.max_value:
-        return f"{figures.name} {value:.6g} is above the most allowed, {rule.max_value:.6g}"
+    if broken := rule.broken_bound(value):
+        return f"{figures.name} {value:.6g} is {broken}"
     if rule.min_value is None and rule.max_value is None:
         return f"{figures.name} is {value:.6g}"
     bounds = (("at least", rule.min_value), ("at most", rule.max_value))

@@ -158,7 +158,7 @@ class Model(Answering, Protocol):
 
     @property
     def network(self) -> keras.Model | None:
-        """None for trees, which are no variables."""
+        """None for trees, which have no variables."""
 
     @property
     def makes_layers(self) -> bool:
@@ -171,7 +171,7 @@ class Model(Answering, Protocol):
         """Seconds of its own work within a round's stages, by name."""
 
     def keep_below(self, folder: Path) -> None:
-        """Where the trainer keeps what is computed once and used by later rounds, too."""
+        """Keeps below this folder what is computed once and used by later rounds, too."""
 
     def fit(self, before: Arrays, blocks: Callable[[], Iterator[Columns]]) -> None:
         """Learns what must be known before the first step and is not in `before`, a parent's or resume point's arrays.

@@ -154,7 +154,7 @@ _ORDER: tuple[type[Fitter], ...] = (_NumericFitter, _WordsFitter, _QuantilesFitt
 def fitter_of(
     spec: FeatureSpec, specs: Mapping[str, FeatureSpec], schema: Schema, known: Fitted | None
 ) -> Fitter | None:
-    """None for a feature without statistics. `known`: those of earlier rounds; another kind's are as none."""
+    """None for a feature without statistics. `known`: those of earlier rounds; another kind does not count."""
     match spec:
         case Numeric() if spec.normalize != "none":
             return _NumericFitter(spec, known if isinstance(known, Moments) else None, schema)

@@ -1,7 +1,7 @@
 """What rounds learn about raw features: means, ranges, quantiles, words. Part of every checkpoint.
 
 Fitted on trained examples, never on held-out ones, in float64 and in the round's order, so that equal rounds fit equal
-statistics. Later rounds carry them and add to them, unless the definition says `update: false`.
+statistics. fitting.py says what later rounds add to them.
 """
 
 from collections.abc import Mapping

@@ -49,7 +49,7 @@ class TreesModel:
         return {}
 
     def keep_below(self, folder: Path) -> None:
-        """It keeps nothing."""
+        """Nothing is computed once for several rounds."""
 
     def compiled_metrics(self) -> None:
         return None
